@@ -29,7 +29,7 @@ class RingSearch {
   size_t coordinator() const { return b_.members.size(); }
   double StageSeconds(size_t member, LayerRange layers) const;
   bool Fits(size_t member, LayerRange layers) const;
-  // What the rows take on their way; to and from the coordinator it is ids and answers, which are small.
+  // The time of the rows on the hop; to and from the coordinator they are ids and answers, which are small.
   double Transfer(size_t from, size_t to) const;
   double Hop(size_t from, size_t to) const;  // kNever: it is not reached
 

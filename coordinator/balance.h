@@ -1,8 +1,8 @@
-// How long a step of a ring takes by what was measured of machines and links, and the ring whose steps are shortest.
+// The time of a step of a ring, from the measured speeds of machines and links, and the ring with the shortest steps.
 // Pure.
 //
 // A ring is a pipeline: a step leaves it whenever the slowest stage or hop is done with one, but no more often than the
-// steps that are in flight (one more than stages; one where there is one stage) come round. So the time of a step is
+// steps in flight (one more than stages; one if there is one stage) go round. So the time of a step is
 //   max(slowest stage, slowest hop, (all stages + all hops) / steps in flight).
 #pragma once
 

@@ -22,7 +22,7 @@ inline constexpr ChainId kNoChain = 0;
 // keeping), owned (>= 1 reference), or cached (no owner, content still findable; reused longest-unused first).
 class BlockManager {
  public:
-  // What a block's content is looked up by. Equal hashes of different content cost time, never a wrong hit.
+  // The key of a block's content. Equal hashes of different content cost time, but never give a wrong hit.
   using HashFunction = uint64_t (*)(uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
                                     std::span<const RowClass> classes);
   static uint64_t Hash(uint64_t salt, ChainId parent, std::span<const TokenId> tokens,

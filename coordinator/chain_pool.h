@@ -17,18 +17,18 @@
 namespace gyre {
 
 // Not thread-safe: the scheduler owns it. A unit is free, owned (sequences or steps use it), or kept: it has content
-// that is found by its chain, and no owner. Where none is free a kept one is reused: first those of passing use, then
+// that is found by its chain, and no owner. If none is free, a kept one is reused: first those of passing use, then
 // the others, the longest unused first.
 class ChainPool {
  public:
   explicit ChainPool(uint32_t units) { Forget(units); }
 
   uint32_t units() const { return static_cast<uint32_t>(units_.size()); }
-  // What Allocate can still hand out: free units and kept ones.
+  // The number of units that Allocate can still give: free and kept ones.
   uint32_t available() const { return static_cast<uint32_t>(free_.size() + passing_.size() + kept_.size()); }
   // Units that are found by their content, those with owners too.
   uint32_t published() const { return static_cast<uint32_t>(by_chain_.size()); }
-  // Those of them without owners.
+  // The published units without owners.
   uint32_t kept() const { return static_cast<uint32_t>(passing_.size() + kept_.size()); }
   // Owned and kept units, rising.
   std::vector<BlockId> Live() const;

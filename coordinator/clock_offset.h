@@ -1,4 +1,4 @@
-// How far another machine's steady clock is ahead of this one's, from questions that it answers (Cristian 1989). Pure.
+// The offset of another machine's steady clock, from questions that it answers (Cristian 1989). Pure.
 #pragma once
 
 #include <optional>

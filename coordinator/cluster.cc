@@ -43,7 +43,7 @@ class Cluster::Impl {
   // Any thread.
   StatusOr<Membership> Join(MemberInfo info, std::shared_ptr<StageControl> control);
   using Actions = ClusterState::Actions;
-  // What happened, for the state; run on the loop's thread.
+  // An event for the state; run on the loop's thread.
   using Event = std::function<Actions(ClusterState&, Deadline now)>;
   void Post(Event event) { inbox_.Push(std::move(event)); }
   // The event's `ask` ends in one call of `done`.

@@ -1,6 +1,6 @@
-// Who is there, who has which layers, and how that changes: membership, plans, and the engine's ring. One thread does
-// it all: Cluster::Impl::Loop, around the pure ClusterState. It knows workers only through StageControl, so that it is
-// the same over gRPC and in one process.
+// The members of a cluster, their layers, and all changes: membership, plans, and the engine's ring. One thread does
+// all of it: Cluster::Impl::Loop, around the pure ClusterState. It knows workers only through StageControl, so that it
+// works the same over gRPC and in one process.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class Cluster {
   explicit Cluster(ClusterOptions options);
   ~Cluster();
   void Start(Engine* engine, RingPort* port);
-  // Who measures the links from this process when it is asked to, and says Probed; must not block. At most once, after
-  // Start; it is there until Stop.
+  // Sets the function that measures the links from this process when asked, and reports Probed; it must not block. Call
+  // it at most once, after Start; the function is used until Stop.
   void SetProber(std::function<void(std::vector<WeightSource> peers)> prober);
   void Probed(StageProbed probed);
   // No plan change goes on; members are not told, those who asked for something are. Idempotent.

@@ -1,4 +1,4 @@
-// What people ask a cluster for: resizes, drains, and what these would do.
+// Requests of operators to a cluster: resizes, drains, and dry runs of these.
 #include <algorithm>
 #include <utility>
 

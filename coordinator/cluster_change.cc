@@ -1,4 +1,4 @@
-// What a plan change does to the cluster, to its end: the plan serves, the old one goes on, or neither.
+// A plan change, to its end: the plan serves, the old one goes on, or neither.
 #include <algorithm>
 #include <utility>
 
@@ -91,8 +91,8 @@ void ClusterState::MaybeGrow() {
   Do(GrowCache{fit});
 }
 
-// What a block holds depends on the instruction set that its layers were computed with, and with rounded activations on
-// where the layers are cut.
+// A block's content depends on the instruction set that computed its layers and, with rounded activations, on the
+// boundaries between stages.
 uint64_t ClusterState::SaltOf(const Plan& plan) const {
   if (plan.wire == WireType::kF32 && seen_isas_.size() <= 1) return 0;
   std::string text = WireTypeName(plan.wire);
@@ -161,7 +161,7 @@ void ClusterState::Failed(const Change& change, Deadline now) {
     }
   }
   if (faulted) {
-    // Those that committed drop the old stage, the others the new one.
+    // Participants that committed drop the old stage, the others the new one.
     for (const Participant& p : t.participants()) {
       Member* m = Find(change.ids.at(p.worker));
       if (m == nullptr) continue;

@@ -1,4 +1,4 @@
-// How a cluster chooses a plan, begins it, and does without members that plans fail because of.
+// The choice of a plan, its beginning, and plans without members because of which a plan failed.
 #include <algorithm>
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 namespace gyre {
 
-// What it holds is part of no plan that runs.
+// Whether the member holds layers, but of no plan that runs.
 bool ClusterState::IsStale(const Member& m) const {
   return m.holds.size() > 0 && !(plan_ && plan_->StageOf(m.info.name) >= 0);
 }
@@ -37,7 +37,7 @@ void ClusterState::MaybePlan(Deadline now) {
   for (const auto& [name, m] : members_) {
     if (m.left_out_until > now) retry_at_ = std::min(retry_at_, m.left_out_until);
   }
-  // What kills one worker after the other shall not kill the coordinator too, if the workers hold the model.
+  // A request that kills one worker after the other must not kill the coordinator too, if the workers hold the model.
   if (Suspicious(now) && PlanWorkers(now, false)) return;
   if (!PlanWorkers(now, true) && !plan_) PlanLocal(now);
 }
@@ -238,7 +238,7 @@ void ClusterState::Repair(Deadline now) {
   Begin(*draft, Why::kRepair, now);
 }
 
-// Of those that there are now.
+// The number for the present members.
 uint32_t ClusterState::BlocksThatFit(const Plan& plan, const std::vector<PlanMember>& members, bool reserve) const {
   return std::min(num_blocks(), FitBlocks(policy_.sizes, members, plan, reserve));
 }
@@ -264,14 +264,14 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
     if (fit == 0 && recovers) fit = BlocksThatFit(plan, PlanMembers(false), false);
     if (fit != 0) draft.num_blocks = fit;
   }
-  // What the cache has grown by for a member is given back where that one leaves.
+  // The part by which the cache has grown for a member is given back when this member leaves.
   if (rules.gives_away && num_blocks() > least_blocks_ && !FindShortages(sizes_, PlanMembers(), plan).empty()) {
     const uint32_t fit = BlocksThatFit(plan, PlanMembers(), false);
     if (fit >= least_blocks_) draft.num_blocks = fit;
   }
   sizes.counts = policy_.sizes.counts.Shrunk(draft.num_blocks);
   draft.shortages = FindShortages(sizes, PlanMembers(false), plan);
-  // What a member holds of a lost plan has pages of the old number.
+  // The pages that a member holds of a lost plan have the old number.
   for (Shortage& s : FindShortages(sizes_, PlanMembers(true), plan)) {
     if (IsStale(members_.at(s.worker))) draft.held.push_back(std::move(s));
   }
@@ -360,7 +360,7 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
   return request;
 }
 
-// Whoever may have weights that this worker lacks: the coordinator, workers with the file, and those that fetched some.
+// All that may have weights which this worker lacks: the coordinator, workers with the file, those that fetched some.
 std::vector<WeightSource> ClusterState::WeightSourcesFor(const std::string& worker) const {
   std::vector<WeightSource> sources;
   if (!members_.at(worker).info.fetches) return sources;

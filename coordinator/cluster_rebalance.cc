@@ -21,7 +21,7 @@ double Rounded(double factor) { return std::pow(1.05, std::round(std::log(factor
 
 }  // namespace
 
-// Those that may have layers: of the plan in ring order, then the other workers, then the local member.
+// The members that may have layers: of the plan in ring order, then the other workers, then the local member.
 std::vector<PlanMember> ClusterState::Candidates(Deadline now) const {
   std::vector<PlanMember> out;
   for (PlanMember& m : PlanMembers()) {
@@ -125,7 +125,7 @@ void ClusterState::ProbeNext(Deadline now) {
     if (m.links.until > now) return;
   }
   const auto is_there = [](const Member& m) { return !m.info.local && !m.info.address.empty() && m.detached.ok(); };
-  // Those whose links from `by` are to be measured now. `name`: by whom; "": by this process.
+  // The members whose links from `by` are to be measured now. `name`: the measuring member; "": this process.
   const auto wanted = [&](const std::string& name, Links* by) {
     std::vector<WeightSource> peers;
     const auto want = [&](const std::string& to, const std::string& address) {
@@ -172,7 +172,7 @@ void ClusterState::ForgetObserved() {
   for (auto& [name, m] : members_) m.why.clear(), m.stage_seconds = 0;
 }
 
-// How long the steps of the plan took, against what was measured for.
+// Notes how long the plan's steps took, compared with the measured speeds.
 void ClusterState::Observe(Deadline now) {
   std::vector<PlanMember> members;
   std::vector<RingStage> ring;

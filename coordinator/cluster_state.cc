@@ -6,7 +6,7 @@
 namespace gyre {
 namespace {
 
-// So many members that die within so long may die of a request.
+// If this many members die within this time, a request may be the cause.
 constexpr size_t kSuspiciousCrashes = 2;
 constexpr Duration kSuspiciousTime = std::chrono::minutes(10);
 
@@ -74,7 +74,7 @@ ClusterState::Member* ClusterState::Find(uint64_t id) {
   return nullptr;
 }
 
-// What is due after an event, now that it has been taken in.
+// Does the work that is due after an event, once the event is handled.
 ClusterState::Actions ClusterState::Settle(Deadline now) {
   if (change_ != nullptr) Apply(change_->transaction.OnTick(now), now);
   for (auto& [name, m] : members_) {
@@ -89,7 +89,7 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
     Do(KeepRecord{record_});
   }
   Reconsider(now);
-  // Those that ask meanwhile are to read what is the case now.
+  // Requests in the meantime must get the present state.
   if (!plan_) {
     const Status refusal = Refusal();
     if (Message(refusal) != refusal_told_) TellRefusal(refusal);
@@ -172,7 +172,7 @@ void ClusterState::Remove(std::string name, const Status& why, Deadline now, boo
   LosePlan(gone, name, {}, crashed);
 }
 
-// It has layers, or is about to.
+// Whether the member has layers, or is about to get some.
 bool ClusterState::TakesPart(const std::string& name, uint64_t id) const {
   if (plan_ && plan_->StageOf(name) >= 0) return true;
   if (change_ == nullptr) return false;
@@ -201,8 +201,8 @@ ClusterState::Actions ClusterState::Reattached(const Membership& member, uint64_
   return Settle(now);
 }
 
-// Those that did not come back. With a broken ring a process is taken to be dead that is not back when the repair would
-// begin.
+// Drops members that did not come back. With a broken ring a process counts as dead if it is not back when the repair
+// would begin.
 void ClusterState::DropDetached(Deadline now) {
   std::vector<std::pair<std::string, Status>> dead;
   for (const auto& [name, m] : members_) {

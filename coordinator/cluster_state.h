@@ -1,5 +1,5 @@
-// Membership, plans, and how one follows another, as a pure state machine: events and a clock value in, actions out.
-// It has no clock, thread, lock, I/O or callback; cluster.cc has those. docs/resize.md says what it is to do.
+// Membership, plans, and their order, as a pure state machine: events and a clock value in, actions out.
+// It has no clock, thread, lock, I/O or callback; cluster.cc has those. docs/resize.md has the rules.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ struct TellMember {
   What what = kAbort;
   Epoch epoch;
 };
-// It is no member any more: its name is free, and nothing that it says counts.
+// The worker is no longer a member: its name is free, and its events are ignored.
 struct ForgetMember {
   Membership member;
 };
@@ -217,7 +217,7 @@ class ClusterState {
     uint32_t num_blocks = 0;
     std::map<std::string, uint64_t> ids;  // of participants; a member may leave and join again meanwhile
   };
-  // What somebody asked for.
+  // A change that somebody asked for.
   struct Wanted {
     uint64_t ask = 0;
     StatusOr<std::vector<Assignment>> assignments;
@@ -246,7 +246,7 @@ class ClusterState {
     actions_.push_back(std::move(action));
   }
 
-  // What people ask for (cluster_asks.cc).
+  // Requests of operators (cluster_asks.cc).
   void Asked(const Wanted& wanted, Deadline now);
   StatusOr<std::vector<Assignment>> WithoutMember(const std::string& name) const;
   StatusOr<std::vector<Assignment>> WithoutMembers(const std::set<std::string>& names) const;
@@ -309,7 +309,7 @@ class ClusterState {
   void Record(const Plan& plan, Duration took, uint64_t pages_moved, std::string result);
   uint64_t SaltOf(const Plan& plan) const;
 
-  // What people read (cluster_state.cc).
+  // The status for operators (cluster_state.cc).
   std::string Describe() const;
   std::string LeftOut() const;
   std::string ReplayNote() const;

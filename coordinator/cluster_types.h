@@ -1,4 +1,4 @@
-// What a cluster knows and says: its members, its rules, its status. Plain data.
+// The data of a cluster: its members, its rules, its status. Plain data.
 #pragma once
 
 #include <chrono>
@@ -52,7 +52,7 @@ struct Membership {
   bool operator==(const Membership&) const = default;
 };
 
-// What a coordinator must know of its cluster when it is started again (docs/restart.md).
+// The state of its cluster that a coordinator needs when it is started again (docs/restart.md).
 struct ClusterRecord {
   struct Stage {
     std::string worker;
@@ -66,7 +66,7 @@ struct ClusterRecord {
   bool operator==(const ClusterRecord&) const = default;
 };
 
-// What decides how a cluster acts.
+// The settings of a cluster's behaviour.
 struct ClusterPolicy {
   uint64_t term = 0;
   std::function<RingKey()> new_key;  // a secret for each plan; empty: all have one of zeros (tests)
@@ -90,11 +90,11 @@ struct ClusterPolicy {
   int stuck_factor = 8;
   // The same where nothing was measured yet, as after the weights were loaded.
   Duration stuck_unmeasured = std::chrono::minutes(10);
-  // So long a link between two stages may owe a step of which no byte comes, while neither end computes.
+  // The time for which a link may owe a step without a byte of it, while neither end computes.
   Duration silent_link = std::chrono::seconds(5);
   // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
   Duration retry = std::chrono::seconds(2);
-  // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
+  // The time for which automatic plans leave a member out after a plan failed because of it; doubles likewise.
   Duration leave_out = std::chrono::seconds(5);
   Duration longest_pause = std::chrono::seconds(60);
   // The cluster's record from before a restart. Its plan is made again when all its members are back. If one is missing
@@ -105,10 +105,10 @@ struct ClusterPolicy {
   RebalanceRules rebalance;
   double row_bytes = 0;  // of a row's activations between two stages
   double rows = 16;      // of the step that plans are compared by
-  // So long an answer with the speeds of links is waited for; after a longer time a link that failed is tried again.
+  // The limit for an answer with the speeds of links; after a longer time a failed link is tried again.
   Duration probe_answer = std::chrono::seconds(20);
   Duration probe_again = std::chrono::seconds(60);
-  // So long the steps of a plan are looked at to say how fast its members are.
+  // The time for which the steps of a plan are observed to find the speeds of its members.
   Duration observe = std::chrono::seconds(10);
 };
 
@@ -129,13 +129,13 @@ struct MemberStatus {
   StageProgress loading;         // of the stage that it prepares; all 0 if it prepares none
 };
 
-// How a change is asked for.
+// The way in which a change is asked for.
 struct AskMode {
   bool dry_run = false;  // say what it would do, or why it is refused, and do nothing
   MemoryCounts live;     // units of memory in use or cached
 };
 
-// What a change did, or would do.
+// The effect of a change, or of a dry run.
 struct ChangeReport {
   Epoch epoch;               // of the plan that serves now; all 0 in a dry run, and where none serves
   std::string ranges;        // "0-7,8-15"
@@ -147,7 +147,7 @@ struct ChangeReport {
   Duration took{};
 };
 
-// How a plan came to serve, was given up, or was lost.
+// The record of a plan that serves, was given up, or was lost.
 struct PlanRecord {
   uint64_t number = 0;
   std::string ranges;  // with names
@@ -173,7 +173,7 @@ struct ClusterStatus {
   KvType kv_type = KvType::kF16;
   int block_size = 16;      // positions of a KV block
   uint32_t num_blocks = 0;  // of the plan that is being made; where there is none, of the one that runs
-  // What the cluster's thread adds to the state machine's own.
+  // Fields that the cluster's thread adds to the state machine's own.
   uint64_t revision = 0;            // rises with every change of plan, state or members; not with loads
   std::vector<PlanRecord> history;  // the last kPlanHistory, the newest last
   double tokens_per_second = 0;     // generated, over the last seconds

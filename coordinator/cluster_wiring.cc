@@ -71,7 +71,7 @@ void Wiring::Start(const Plan& plan) {
   }
 }
 
-// Those that have ended, so that joining takes no time.
+// Joins only threads that have ended, so that joining takes no time.
 void Wiring::JoinDone() {
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     const auto next = std::next(it);

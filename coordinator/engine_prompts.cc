@@ -1,4 +1,4 @@
-// What a request asks of its prompt's own rows: logits, log-probabilities, hidden states.
+// The answers for a prompt's own rows that a request asks for: logits, log-probabilities, hidden states.
 #include <algorithm>
 #include <cmath>
 #include <utility>

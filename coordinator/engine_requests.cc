@@ -30,7 +30,7 @@ Status CheckPromptAnswers(const Request& r, const RequestLimits& limits, int dim
   return absl::OkStatus();
 }
 
-// What was generated before.
+// Checks the tokens that were generated before.
 Status CheckGenerated(const Request& r, int vocab) {
   if (r.generated.empty()) return absl::OkStatus();
   if (r.prompt_logits || r.prompt_logprobs || r.embedding) {
@@ -144,9 +144,9 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   if (awaited_) Deliver(s, Waiting{*awaited_});
 }
 
-// What was generated before has its events again, and leads to where the text was then: as Emit, with the context that
-// is shifted where it was full. `behind`: how many of them stand in the context behind what counts as its prompt.
-// Returns a reason where they end the text.
+// Sends the events of earlier tokens again and restores the text's state: as Emit, with the context shifted where
+// it was full. `behind`: the number of these tokens in the context after its prompt. Returns a reason if they
+// end the text.
 std::optional<FinishReason> Engine::Impl::TakeGenerated(Sequence& s, uint32_t positions, uint32_t* behind) {
   const Deadline now = Now();
   for (const TokenEvent& before : s.request.generated) {

@@ -92,7 +92,7 @@ void Engine::Impl::ForgetCache(uint32_t num_blocks) {
   }
 }
 
-// What Submit says changes at once, so that a request after Resume is never refused.
+// The results of Submit change at once, so that a request after Resume is never refused.
 void Engine::Impl::Resume(std::optional<Ring> ring) {
   if (ring) Refuse(absl::OkStatus());
   Post([this, ring = std::move(ring)] { OnResume(ring); });

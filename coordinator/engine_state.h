@@ -1,4 +1,4 @@
-// What the engine keeps. For engine*.cc only.
+// The engine's state. Only engine*.cc include this.
 #pragma once
 
 #include <algorithm>
@@ -144,7 +144,7 @@ class Engine::Impl {
   static std::vector<TokenId> ContextOf(const Sequence& s);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
 
-  // What a request asks of its prompt's own rows (engine_prompts.cc).
+  // The answers for a prompt's own rows that a request asks for (engine_prompts.cc).
   void AskRows(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
   Status TakePromptRow(Sequence& s, const StepItem& item, const RowAnswer& answer);
   Status TakeHidden(Sequence& s, const RowAnswer& answer);

@@ -1,4 +1,4 @@
-// What goes round the ring, steps and questions, and the tokens that come of it.
+// Steps and questions on their way round the ring, and the tokens that result.
 #include <algorithm>
 #include <utility>
 

@@ -120,7 +120,7 @@ class EventStream::State {
     }
     return TakeLocked();
   }
-  // What the engine answered; a refused request has no events.
+  // Reports the engine's answer; a refused request has no events.
   void Submitted(const StatusOr<SeqId>& seq) {
     MutexLock lock(&mutex_);
     if (seq.ok()) {
@@ -333,7 +333,7 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, Strea
       shared_->engine.submit(std::move(request), [state](SeqId n, const Event& event) { state->Push(n, event); });
   state->Submitted(seq);
   if (!seq.ok()) {
-    // It was never there; one that was taken up waits for its reader to come again, as its stream ends here.
+    // The request was never there. One that was taken up waits for its reader to come again, as its stream ends here.
     if (reader != 0 && begins) shared_->keeper->Forget(id, reader);
     return seq.status();
   }

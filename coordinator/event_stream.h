@@ -18,7 +18,7 @@
 
 namespace gyre {
 
-// What streams need of an engine: Engine itself, or a test's. Every call is thread-safe and returns at once.
+// The functions of an engine that streams need: Engine's, or a test's. Every call is thread-safe and returns at once.
 struct EngineCalls {
   std::function<StatusOr<SeqId>(Request, EventSink)> submit;
   std::function<void(SeqId)> cancel;

@@ -89,7 +89,7 @@ bool Convert(const Event& event, v1::ScoreEvent* out) {
   return true;
 }
 
-// How a terminal event ends a call; nullopt: it is none.
+// The status with which a terminal event ends a call; nullopt: the event is not terminal.
 std::optional<grpc::Status> EndOf(const Event& event) {
   if (std::holds_alternative<Finished>(event)) return grpc::Status::OK;
   if (const auto* failed = std::get_if<Failed>(&event)) return ToGrpc(failed->status);

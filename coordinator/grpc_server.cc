@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxRanges = 100'000, kMaxWorker = 256;  // bytes
 
-// What an operator writes: the answer repeats parts of it, so it must be text.
+// Checks an operator's text: the answer repeats parts of it, so it must be printable.
 Status CheckText(const char* what, const std::string& text, size_t most) {
   if (text.size() > most) return InvalidArgument("{}: {} bytes, at most {} fit", what, text.size(), most);
   for (size_t at = 0; at < text.size();) {

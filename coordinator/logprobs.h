@@ -16,17 +16,17 @@ struct TokenLogprob {
   bool operator==(const TokenLogprob&) const = default;
 };
 
-// What the last stage says of a whole row. The same bits whether the row is sampled from candidates or from all logits:
-// a stage computes them in the same way for both.
+// The last stage's figures of a whole row. They have the same bits whether the row is sampled from candidates or from
+// all logits: a stage computes them in the same way for both.
 class RowLogprobs {
  public:
   RowLogprobs() = default;
   // From the answer to a request for the `n` best. kInternal: the answer does not fit it, or the row has logits that
   // are no numbers.
   static StatusOr<RowLogprobs> Read(const RowAnswer& answer, uint32_t n, int vocab);
-  // Of an id with this raw logit.
+  // The log-probability of an id with this raw logit.
   float Of(float logit) const { return static_cast<float>(static_cast<double>(logit) - log_sum_exp_); }
-  // Of the n best ids, best first; fewer where the vocabulary has fewer.
+  // The n best ids, best first; fewer if the vocabulary has fewer.
   const std::vector<TokenLogprob>& top() const { return top_; }
 
  private:

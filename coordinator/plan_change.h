@@ -88,14 +88,14 @@ class PlanChange {
   const std::string& culprit() const { return culprit_; }
   Epoch epoch() const { return epoch_; }
   Deadline deadline() const { return std::min(deadline_, blame_at_); }
-  // It was aborted because a step in flight did not land: the old plan's ring is not to be used any more.
+  // It was aborted because a step in flight did not land: the old plan's ring must not be used any more.
   bool drain_expired() const { return drain_expired_; }
   const std::vector<Participant>& participants() const { return participants_; }
   // The worker has answered Commit.
   bool committed(const std::string& worker) const { return committed_.count(worker) > 0; }
   // The weights that are loaded, over all participants.
   StageProgress progress() const;
-  // What a participant said last of its own; all 0: nothing.
+  // The last progress of the participant's own loading; all 0: none.
   StageProgress progress(const std::string& worker) const;
   uint64_t pages_moved() const { return pages_moved_; }
   uint64_t last_pages() const { return last_pages_; }

@@ -1,4 +1,4 @@
-// What a plan change does: layers that change hands, and what each member holds afterwards. Pure.
+// The moves of a plan change: layers that change hands, and the layers of each member afterwards. Pure.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct LayerMove {
   bool operator==(const LayerMove&) const = default;
 };
 
-// What a member has in a plan.
+// The share of a member in a plan.
 struct MemberShare {
   std::string name;
   std::optional<LayerRange> layers;
@@ -35,7 +35,7 @@ struct MemberShare {
 std::vector<LayerMove> MovesBetween(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
                                     const Plan& next, const MemoryCounts& live);
 
-// Those with layers in `next`, in ring order, then those that lose all that they have in `runs`.
+// Members with layers in `next`, in ring order, then those that lose all their layers of `runs`.
 std::vector<MemberShare> SharesOf(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
                                   const Plan& next);
 

@@ -324,7 +324,7 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 
 namespace {
 
-// What a member has to hold while `next` takes the place of what it holds.
+// The memory that a member needs while `next` replaces its present layers.
 struct Need {
   LayerRange next, holds;
   MemoryCounts held;

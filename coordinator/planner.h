@@ -1,4 +1,4 @@
-// Who gets which layers: from measured sizes, or from what a user asked for. Pure.
+// The layers of each member: from measured sizes, or from the ranges of a user. Pure.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +83,8 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 // leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
-// What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
-// which a range begins. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
+// Parses the text of `resize`: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the
+// first layers of ranges. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
 // last. kInvalidArgument (also a text that is too long), kNotFound (a name), kFailedPrecondition (a drained member gets
 // layers) with the sentence. The result is not yet checked for gaps (Plan::Validate).
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,

@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// What becomes of a plan that is better than the one that serves.
+// The treatment of a plan that is better than the one that serves.
 enum class Rebalance : uint8_t {
   kOff,   // nothing, and nothing is measured for it
   kAsk,   // it is proposed
@@ -47,7 +47,7 @@ class RebalancePolicy {
  public:
   explicit RebalancePolicy(const RebalanceRules& rules) : rules_(rules), pause_(rules.pause) {}
 
-  // What is known now: the best plan, and what the one that is proposed gains by the same numbers. nullopt: there is
+  // The present knowledge: the best plan, and the gain of the proposed one by the same numbers. nullopt: there is
   // none, or it can't be made any more.
   void Offer(const std::optional<Proposal>& best, const std::optional<Proposal>& proposed, Deadline now);
   // Another plan serves, or none does.
@@ -58,7 +58,7 @@ class RebalancePolicy {
   void Failed(Deadline now);
 
   const std::optional<Proposal>& proposal() const { return proposal_; }
-  // It is to be made without being asked for.
+  // Whether the plan is made without a request.
   bool MakeNow(Deadline now) const { return rules_.mode == Rebalance::kAuto && proposal_ && now >= next_; }
   const RebalanceRules& rules() const { return rules_; }
 

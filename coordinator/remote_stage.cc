@@ -5,7 +5,7 @@
 namespace gyre {
 namespace {
 
-// So many commands are kept after they were written: far more than a connection holds on the way.
+// The number of commands that are kept after they were written: far more than a connection holds on the way.
 constexpr size_t kKept = 256;
 
 }  // namespace

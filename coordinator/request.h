@@ -16,7 +16,7 @@
 
 namespace gyre {
 
-// How the hidden states of a prompt's rows, after the final norm, become one vector.
+// The way in which the hidden states of a prompt's rows, after the final norm, become one vector.
 enum class Pooling : uint8_t { kMean, kLast };
 
 // The id that ends a text (Finished::stop_id) has an event like any other, without text.
@@ -53,8 +53,8 @@ struct Request {
   // By which it can be taken up when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
   // StateKeeper it means nothing.
   std::string take_up_id;
-  // It goes on behind these, which were drawn before; their texts are not read. Each has its event again. Not with
-  // prompt_logits, prompt_logprobs or an embedding.
+  // The text continues after these tokens, which were drawn before; their texts are not read. Each has its event again.
+  // Not with prompt_logits, prompt_logprobs or an embedding.
   std::vector<TokenEvent> generated;
 };
 
@@ -105,7 +105,7 @@ using Event =
 // Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
 using EventSink = std::function<void(SeqId, const Event&)>;
 
-// What a request may ask for, and how many may wait. Submit refuses what goes beyond, with the numbers.
+// Limits of a request, and of the number of waiting ones. Submit refuses requests beyond, with the numbers.
 struct RequestLimits {
   uint32_t max_waiting = 1024;  // requests beyond those that may run at once (SchedulerOptions::max_sequences)
   uint32_t max_stops = 16;

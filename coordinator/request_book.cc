@@ -84,7 +84,7 @@ void RequestBook::Erase(const std::string& id) {
   entries_.erase(it);
 }
 
-// It is not among those without a reader any more.
+// The request is no longer among those without a reader.
 void RequestBook::Attend(Entry* entry, uint64_t reader) {
   if (entry->until != kNoDeadline) {
     unattended_.erase({entry->until, entry->request->take_up_id});

@@ -30,8 +30,8 @@ struct BookLimits {
   size_t unattended_bytes = size_t{128} << 20;         // what these hold
 };
 
-// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; what an earlier reader's stream
-// says counts no more.
+// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; calls for the stream of an earlier
+// reader are ignored.
 class RequestBook {
  public:
   explicit RequestBook(const BookLimits& limits) : limits_(limits) {}
@@ -40,9 +40,9 @@ class RequestBook {
   void Begin(const Request& request, uint64_t reader);
   // A token has an event, a new one or one from before a TakeUp, in their order.
   void OnToken(const std::string& id, uint64_t reader, const TokenEvent& token);
-  // Nobody reads it any more, or it has come to its end: it can be taken up for some time.
+  // Nobody reads the request any more, or it has ended: it can be taken up for some time.
   void Leave(const std::string& id, uint64_t reader, Deadline now);
-  // It has failed, or was never begun.
+  // The request has failed, or was never begun.
   void Forget(const std::string& id, uint64_t reader);
   // Gives the request to a new reader, with all that was drawn in `generated`. kNotFound: there is none of that id and
   // tenant.
@@ -69,7 +69,7 @@ class RequestBook {
   bool changed() const { return !changed_.empty() || !gone_.empty(); }
   // Since the last call.
   Changes TakeChanges();
-  // What was taken before did not reach the store: the next changes are all that there is.
+  // Changes taken before did not reach the store: the next changes contain the whole state.
   void StartAfresh();
 
  private:

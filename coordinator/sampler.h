@@ -33,7 +33,7 @@ struct SamplingParams {
   Status Validate(int vocab) const;
 };
 
-// What the penalties look at.
+// The tokens that penalties count.
 struct TokenHistory {
   std::span<const TokenId> tokens;  // prompt and generated
   size_t prompt_length = 0;

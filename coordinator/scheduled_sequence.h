@@ -10,7 +10,7 @@
 
 namespace gyre {
 
-// Who shares the rows of steps with others. `rows` is a virtual time: the tenant with the least goes first.
+// The state of a tenant, which shares the rows of steps with others. `rows` is a virtual time: the least goes first.
 struct Tenant {
   uint64_t rows = 0;  // computed for it, and what it missed while it wanted nothing
   uint32_t sequences = 0;
@@ -50,7 +50,7 @@ struct ScheduledSequence {
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
 
-  // What follows belongs to the incarnation that holds the blocks.
+  // The fields that follow belong to the incarnation that holds the blocks.
   uint64_t salt = 0;        // params.salt mixed with the ring's
   uint64_t ring_salts = 0;  // value of Rep::ring_salts when it was admitted
   bool poisoned = false;    // a step failed: what is in flight is worthless
@@ -63,7 +63,7 @@ struct ScheduledSequence {
   // In layers with a window: its blocks from number window_first on; those that only it may take.
   uint32_t window_first = 0, window_reserved = 0;
   std::deque<BlockId> window;
-  // What others begin with too: the position up to which their blocks served, and up to which one waits for it.
+  // The beginning shared with others: the position up to which their blocks served, and up to which one waits for it.
   uint32_t branch = 0, shared = 0;
   // With recurrent state: its slot, the snapshot that it begins with until the step that copies it has landed, and the
   // slots that steps copy it to, with the positions, rising.

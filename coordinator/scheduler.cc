@@ -101,7 +101,7 @@ void Scheduler::Rep::Settle(Sequence* s) {
   if (s->stage != Stage::kRemoved) return;
   --s->tenant->sequences;
   sequences.erase(s->id);
-  // What a tenant took beyond its share counts against those who are there beside it.
+  // The rows that a tenant took beyond its share count against the other present ones.
   if (sequences.empty()) tenants.clear();
 }
 

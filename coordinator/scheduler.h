@@ -16,8 +16,8 @@
 
 namespace gyre {
 
-// Not thread-safe: the engine owns it. `now` is a moment on any one clock: waits and the times of steps are measured
-// with it, nothing else.
+// Not thread-safe: the engine owns it. `now` is a time of any one clock: only waits and the times of steps are measured
+// with it.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);

@@ -48,7 +48,7 @@ bool Scheduler::Rep::PreemptBelow(const Sequence* needy) {
 // positions up to `want` that it holds.
 uint32_t Scheduler::Rep::Grow(Sequence* s, uint32_t must, uint32_t want) {
   const bool barred = starved != nullptr && ByRank()(starved, s);
-  // What is in flight may use up the quota: then the next rows wait for it, not for blocks.
+  // Rows in flight may use up the quota: then the next rows wait for them, not for blocks.
   if (has_window()) {
     want = static_cast<uint32_t>(
         std::min<uint64_t>(want, (s->window_first + uint64_t{WindowQuota()}) * options.block_size));

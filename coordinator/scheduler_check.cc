@@ -37,7 +37,7 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
     return Internal("sequence {} has slot {} and {} steps in flight, running {}", id, s.slot, s.in_flight, s.running());
   }
   GYRE_RETURN_IF_ERROR(CheckWindow(s));
-  // What is still to be written, or written again, is the sequence's own.
+  // Blocks that are still to be written, or written again, have no other owner.
   for (size_t i = s.published; i < s.blocks.size(); ++i) {
     if (blocks.references(s.blocks[i]) != 1) {
       return Internal("sequence {}: block {} of its table is open and has {} references", id, i,

@@ -1,4 +1,4 @@
-// How a step is made: which sequences get how many rows.
+// The making of a step: which sequences get how many rows.
 #include <algorithm>
 
 #include "coordinator/scheduler_state.h"

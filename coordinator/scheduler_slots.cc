@@ -8,7 +8,7 @@ namespace gyre {
 
 // Gives the sequence a slot, and the snapshot that belongs to the prefix. False: there is no slot.
 bool Scheduler::Rep::TakeSlot(Sequence* s, const BlockManager::Prefix& prefix) {
-  // What it begins with is taken first, so that its own slot is another one.
+  // The snapshot is taken first, so that the sequence's own slot is another one.
   if (!prefix.blocks.empty()) s->begins_with = slots.Take(prefix.chain);
   const std::optional<BlockId> slot = slots.Allocate();
   if (slot) s->slot = *slot;

@@ -1,4 +1,4 @@
-// What the scheduler keeps. For scheduler*.cc only.
+// The scheduler's state. Only scheduler*.cc include this.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +69,7 @@ struct Scheduler::Rep {
   uint32_t Chunk(const Sequence& s) const;
   uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
 
-  // Who comes in and who goes first (scheduler_admit.cc).
+  // Admission, and the order of sequences (scheduler_admit.cc).
   Tenant* TenantOf(uint64_t id);
   void Arrive(Sequence* s);
   void Age(const Sequence& admitted);
@@ -123,7 +123,7 @@ struct Scheduler::Rep {
   Status CheckWindow(const Sequence& s) const;
   Status CheckReserve() const;
 
-  // What becomes of sequences (scheduler.cc).
+  // The outcome of rows and sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
   void LoseItem(Sequence* s);
   void Blame(Sequence* s, const StepItem& item) const {

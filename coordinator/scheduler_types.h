@@ -1,4 +1,4 @@
-// What the scheduler is asked for and what it answers.
+// The scheduler's inputs and outputs.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace gyre {
 
-// Who gets rows of a step first. Each keeps the promises of docs/scheduler.md.
+// The order in which sequences get rows of a step. Each policy keeps the promises of docs/scheduler.md.
 enum class SchedulerPolicy : uint8_t {
   kFcfs,              // one queue of prompts and decoding sequences, by rank: priority, then arrival
   kPrefillFirst,      // prompts first: the first token comes soon, the others later
@@ -53,7 +53,7 @@ struct SchedulerOptions {
   // Prompt rows of a step at most while sequences decode. 0: found from the times of steps (StepBudget), and none with
   // kPrefillFirst.
   uint32_t step_tokens = 0;
-  // Not 0: each sequence gets blocks for so many positions (all that there are, if fewer) when it is admitted.
+  // Not 0: each sequence gets blocks for this many positions (all that there are, if fewer) when it is admitted.
   uint32_t reserve_positions = 0;
   MemoryCounts counts() const {
     return {.num_blocks = num_blocks,

@@ -23,7 +23,7 @@ uint32_t Scheduler::Rep::WindowNeed(uint64_t positions) const {
   return std::min({BlocksFor(positions), BlocksFor(options.window) + 1, window.units()});
 }
 
-// What is left of the sequence's tokens, in blocks that its table does not have yet.
+// The blocks for the rest of the sequence's tokens that its table does not have yet.
 uint32_t Scheduler::Rep::WindowAhead(const Sequence& s) const {
   const uint32_t all = std::max(BlocksFor(s.size()), Reserved(s));
   return all - std::min(all, s.WindowEnd());

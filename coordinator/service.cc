@@ -49,7 +49,7 @@ class Service::Pool {
   explicit Pool(const ServiceLimits& limits) : most_(limits.queued_work), most_bytes_(limits.queued_bytes) {
     for (int i = 0; i < limits.work_threads; ++i) threads_.emplace_back([this] { Loop(); });
   }
-  // What waits is still done: somebody waits for its answer.
+  // Waiting work is still done, as somebody waits for its answer.
   ~Pool() {
     {
       MutexLock lock(&mutex_);

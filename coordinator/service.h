@@ -58,7 +58,7 @@ struct ServiceLimits {
   size_t queued_work = 1024;                // calls that wait in Post: as many as requests may run
   size_t queued_bytes = size_t{256} << 20;  // what these hold
   int work_threads = 2;
-  // What a request without a limit of its own generates at most; 0: what the context leaves. Where contexts are shifted
+  // The most tokens of a request without a limit of its own; 0: the rest of the context. If contexts are shifted,
   // it must be set, as such a request would never end.
   uint32_t unasked_tokens = 0;
   StreamLimits streams;
@@ -113,7 +113,7 @@ class Service {
  private:
   StatusOr<std::vector<TokenId>> PromptIds(Question& question) const;
   Status CheckSettings(const Question& question) const;
-  // Of a model with a tokenizer.
+  // REQUIRES: a model with a tokenizer.
   Status CheckIds(std::span<const TokenId> ids) const;
 
   class Pool;

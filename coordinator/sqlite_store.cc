@@ -26,7 +26,7 @@ constexpr const char* kTables = R"(
                       PRIMARY KEY (request, first)) WITHOUT ROWID;
 )";
 
-// What a code of SQLite means for whoever started the process.
+// The error of SQLite in the terms of a user who started the process.
 Status SqlError(const std::string& path, const std::string& what, int code, const char* message) {
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
@@ -121,7 +121,7 @@ class SqliteStore : public StateStore {
                                 kSchema);
     }
     GYRE_RETURN_IF_ERROR(CheckWhole());
-    // Nobody else has the database, so its index of the WAL needs no shared memory.
+    // No other process has the database, so its index of the WAL needs no shared memory.
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     // Only the term needs fsync, as an epoch must never come twice.

@@ -61,7 +61,7 @@ size_t EndOfPiece(const std::vector<TokenEvent>& tokens, size_t at) {
   return at;
 }
 
-// Not under the keeper's lock, as prompts may be long.
+// This runs without the keeper's lock, as prompts may be long.
 void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
   batch->gone = changes.gone;
   for (const auto& request : changes.begun) batch->begun.push_back({request->take_up_id, EncodeStored(*request)});
@@ -244,7 +244,7 @@ Status StateKeeper::Flush() {
 
 // When what changed is to be written.
 Deadline StateKeeper::NextWrite() const {
-  // Nobody waits for a store that fails.
+  // No request waits for a store that fails.
   if (urgent_) return last_write_.ok() ? written_at_ + kLeastGap : Deadline{};
   if (!last_write_.ok()) return written_at_ + kRetry;
   const bool changed = book_.changed() || new_cluster_ || new_serving_;

@@ -46,7 +46,7 @@ class StateKeeper {
   // As the store had them at the start; nullopt: it had none.
   const std::optional<ClusterRecord>& cluster() const { return cluster_; }
   const std::optional<ServingRecord>& serving() const { return serving_; }
-  // What is served from now on. With another model requests and plan of the one before are forgotten.
+  // Sets the model and settings that are served from now on. With another model, old requests and plan are forgotten.
   void Serve(const ServingRecord& record);
   void Record(const ClusterRecord& record);
 

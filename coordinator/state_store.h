@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// What changed since the last one. Values are messages of proto/gyre/v1/state.proto, requests are named by their ids.
+// The changes since the last batch. Values are messages of proto/gyre/v1/state.proto, requests are named by their ids.
 struct StateBatch {
   std::optional<std::string> cluster;  // StoredCluster
   std::optional<std::string> serving;  // StoredServing

@@ -1,4 +1,4 @@
-// What a cluster's thread shows to all others: its status, the history of its plans, and word of every change.
+// The state that a cluster's thread publishes: its status, the history of its plans, and notices of every change.
 #pragma once
 
 #include <cstdint>

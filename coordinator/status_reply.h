@@ -1,4 +1,4 @@
-// What operators are told, as messages of proto/gyre/v1/admin.proto: over gRPC, and by the CLI about its own process.
+// The status for operators, as messages of proto/gyre/v1/admin.proto: over gRPC, and by the CLI about its own process.
 #pragma once
 
 #include <cstdint>

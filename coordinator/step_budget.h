@@ -1,4 +1,4 @@
-// How many prompt rows a step may have beside decoding sequences. Pure.
+// The number of prompt rows that a step may have beside decoding sequences. Pure.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ class StepBudget {
 
  private:
   static constexpr size_t kSizes = 17;  // powers of two
-  // What is known about a step of so many decode rows and no others: the seconds of the next smaller step that was
-  // measured (of the next larger one, where none is smaller), and how many rows more this one has.
+  // The known time of a step with these decode rows and no others: the seconds of the next smaller step that was
+  // measured (of the next larger one, if none is smaller), and the number of rows by which this one is larger.
   struct Known {
     double seconds = 0;  // 0: nothing was measured
     uint32_t more = 0;

@@ -1,4 +1,4 @@
-// How many steps go round the ring at once, and into how many of them the decoding sequences are dealt. Pure.
+// The number of steps in flight, and the number of them among which the decoding sequences are divided. Pure.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace gyre {
 
-// What a step cost, as the stages tell it in the frame that they pass on (docs/wire.md).
+// The time of a step, as the stages report it in the frame that they pass on (docs/wire.md).
 struct StepTimes {
   Duration computed{};  // by all stages; 0: unknown
   Duration slowest{};   // by the one that took longest
@@ -34,7 +34,7 @@ class StepsInFlight {
 
   // Decoding sequences are dealt into so many steps.
   uint32_t groups() const { return groups_; }
-  // So many may be in flight; more than groups() where prompts, or the coordinator's turn, fill the rest.
+  // The number of steps that may be in flight; more than groups() if prompts, or the coordinator's turn, fill the rest.
   uint32_t steps() const { return steps_; }
   uint64_t changes() const { return changes_; }  // of groups()
 
@@ -47,7 +47,7 @@ class StepsInFlight {
   struct Cost {
     double computed = 0, slowest = 0;
   };
-  // What a decode step of so many rows takes. REQUIRES: some size is known.
+  // The time of a decode step with this many rows. REQUIRES: some size is known.
   Cost CostOf(double rows) const;
   // Seconds from one token of each sequence to the next, where `decoding` ones are dealt into `groups`.
   double Turn(uint32_t decoding, uint32_t groups) const;

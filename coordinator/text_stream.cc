@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// How many bytes a character has that begins with this one; 0 if none does (Unicode 15, table 3-7).
+// The number of bytes of a character that begins with this byte; 0 if none does (Unicode 15, table 3-7).
 size_t CharacterLength(uint8_t first) {
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first <= 0xDF) return 2;

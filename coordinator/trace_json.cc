@@ -109,7 +109,7 @@ void OnRequest(const TraceEvent& e, Requests* open, Writer* out) {
   }
 }
 
-// What members computed, and the ways of the steps between them.
+// The members' computations, and the ways of the steps between them.
 class Hops {
  public:
   explicit Hops(const std::vector<TraceMember>& members) : members_(members) {}

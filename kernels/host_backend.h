@@ -1,4 +1,4 @@
-// What backends have in common whose device is the host: nothing is copied, and ops that take little are plain loops.
+// The common base of backends whose device is the host: nothing is copied, and cheap ops are plain loops.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@ namespace gyre {
 
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
 
-// How a mixture of experts chooses: Shazeer et al. 2017, with the variants of Mixtral, Qwen and DeepSeek-V3.
+// The choice of experts in a mixture: Shazeer et al. 2017, with the variants of Mixtral, Qwen and DeepSeek-V3.
 struct RouterParams {
   size_t count = 0, used = 0;          // experts, and those of each row
   bool sigmoid = false;                // of a score, as an expert's worth; otherwise softmax

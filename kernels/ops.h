@@ -77,7 +77,7 @@ struct KvRow {
   uint32_t position = 0;
 };
 
-// What a product or attention may round. The bits of a row depend on it, so a row keeps its arithmetic on replay.
+// The rounding that a product or attention may do. The bits of a row depend on it, so a row keeps it on replay.
 enum class Arithmetic : uint8_t {
   // Nothing is rounded: f32 products, of dequantized weights too.
   kExact,

@@ -1,4 +1,4 @@
-// What there is of memory, on a machine and in a container.
+// The memory of a machine and of a container.
 #include "base/memory.h"
 
 #include <gtest/gtest.h>

@@ -36,7 +36,7 @@ class BenchTest : public ::testing::Test {
     options_.ring.threads = 1;
     options_.ring.quiet = true;
   }
-  // What it printed.
+  // The output of a run.
   StatusOr<std::string> Run() {
     ::testing::internal::CaptureStdout();
     const Status status = BenchCommand(options_);

@@ -58,7 +58,7 @@ class Listener {
 
 std::string FreeAddress() { return Listener().address(); }
 
-// What the model answers to one question, with flags.
+// The model's answer to one question, with flags.
 std::string Answer(const std::string& flags, const std::string& where = "\"$model\"") {
   const Ended e = Shell("\"$gyre\" run " + where + " --chat -p 'What is Gyre?' -q " + flags);
   EXPECT_EQ(e.code, 0) << e.text;
@@ -103,7 +103,7 @@ TEST(RunTest, AnInterruptedRunReturns130) {
   }
 }
 
-// What it waits for never comes: a coordinator that does not answer, a prompt from a pipe that nobody writes.
+// It waits for something that never comes: an answer of a coordinator, or a prompt from a pipe that nobody writes.
 TEST(RunTest, AnInterruptBeforeTheFirstAnswerEndsTheProgram) {
   Listener silent;
   TextFile pipe("");

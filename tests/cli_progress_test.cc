@@ -29,7 +29,7 @@ class TerminalStderr {
     close(before_);
     close(master_);
   }
-  // What was written since the last call.
+  // The output since the last call.
   std::string Read() const {
     fflush(stderr);
     char bytes[4096];

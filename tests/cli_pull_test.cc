@@ -208,7 +208,7 @@ TEST_F(PullCommandTest, TheSettingsOfACoordinatorMayPull) {
   const testing::TextFile settings("[serve]\nmodel = \"org/demo:Q4_0\"\npull = true\nhttp = \"127.0.0.1:0\"\n");
   Process serve(Command({"--config", settings.path(), "serve"}));
   EXPECT_TRUE(serve.WaitFor("listening http", seconds(60)).has_value()) << serve.output();
-  // What runs is in use.
+  // A model that runs is in use.
   const Ended e = Run({"models", "rm", "org/demo"});
   EXPECT_EQ(e.code, 1) << e.text;
   EXPECT_THAT(e.text, HasSubstr("is in use by another process"));

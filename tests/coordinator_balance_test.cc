@@ -42,7 +42,7 @@ TEST(BalanceTest, SharesGoBySpeed) {
   b.members = {Rated("a", 100), Rated("b", 200), Rated("c", 300)};
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-1,b=2-5,c=6-11");
   EXPECT_DOUBLE_EQ(TimeOf(b, *BestSplit(b)).seconds, 2.0);
-  // What was seen counts more than what was measured.
+  // The observed speed counts more than the measured one.
   b.members[2].slowness = 3;
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-2,b=3-8,c=9-11");
   // The output matrix counts where it is.

@@ -102,7 +102,7 @@ TEST_F(ClusterAdoptTest, DrainedNamesStayDrained) {
   EXPECT_TRUE(w.record->drained.empty());
 }
 
-// What a worker kept counts as its memory, also when it gets other layers.
+// Layers that a worker kept count as its memory, also when it gets other layers.
 TEST_F(ClusterAdoptTest, AWorkerThatHoldsOthersLayersDropsThemFirst) {
   ClusterPolicy policy = ClusterWorld::Policy(8, 1);
   ClusterWorld& w = New(policy);

@@ -1,4 +1,4 @@
-// What people ask of a cluster and read about it: dry runs, drains that last, the history of plans, rates.
+// Requests of operators to a cluster, and its reports: dry runs, drains that last, the history of plans, rates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -295,7 +295,7 @@ TEST(SameClusterTest, LoadsAreNoChange) {
   EXPECT_FALSE(SameCluster(a, b));
 }
 
-// What a move costs, without a cluster around it.
+// The cost of a move, without a cluster around it.
 TEST(PlanMovesTest, WeightsThatAreThereAreNotLoadedAgain) {
   ModelSizes sizes;
   sizes.layers.assign(4, 100);

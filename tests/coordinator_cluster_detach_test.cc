@@ -223,7 +223,7 @@ bool Broke(const ClusterWorld& w) {
 TEST_F(ClusterDetachTest, ASilentLinkIsBroken) {
   struct Case {
     const char* what;
-    // Of four ends, the coordinator's at first and last: the last step that each has.
+    // The last step at each of four ends; the coordinator's are the first and the last.
     uint64_t sent, first, second, came;
     const char* silent = nullptr;  // the link that is found
     uint64_t more_bytes = 0;       // that come to everybody between two reports

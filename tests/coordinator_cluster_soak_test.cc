@@ -93,7 +93,7 @@ class ClusterSoak {
     }
     if (world_.has("local")) Heal(world_.member("local"));
     world_.Advance(std::chrono::minutes(10));
-    // Those that were leaving are gone, and come again.
+    // Members that were leaving are gone, and join again.
     world_.LetDismissedGo();
     for (int i = 1; i <= policy_.min_workers; ++i) {
       const std::string name = fmt::format("w{}", i);
@@ -175,7 +175,7 @@ class ClusterSoak {
   uint64_t predicted_ = 0;
 };
 
-// What is not reached is not tested: the events of all seeds together must have caused plenty of each.
+// A soak that reaches nothing tests nothing: the events of all seeds together must have caused plenty of each.
 TEST(ClusterSoakTest, EverythingEndsWell) {
   uint64_t plans = 0, aborted = 0, lost = 0, good = 0, asks = 0, drains = 0, repairs = 0, left_out = 0, predicted = 0,
            beside = 0;

@@ -1,4 +1,4 @@
-// What a cluster does, as lists of events: first plans, growth, resizes, losses, repairs, members that are left out.
+// A cluster's behaviour, as lists of events: first plans, growth, resizes, losses, repairs, members that are left out.
 #include "coordinator/cluster_state.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.engine_calls.back(), "new 1");
   EXPECT_EQ(w.status().plans, 1u);
-  // Who joins later gets layers by a resize only.
+  // A worker that joins later gets layers by a resize only.
   w.Join("w3");
   w.Advance(seconds(100));
   EXPECT_EQ(w.begun.size(), 1u);
@@ -278,7 +278,7 @@ TEST_F(ClusterStateTest, AWorkerThatCanNotBeReachedIsLeftOut) {
     }
     EXPECT_THAT(w.ranges(), Not(HasSubstr("bad")));
     EXPECT_THAT(w.ranges(), HasSubstr("local"));
-    // Who names it is told why it fails, and the plan stays.
+    // A request that names it gets the reason of the failure, and the plan stays.
     const std::string before = w.ranges();
     const uint64_t ask = w.Resize("bad=0-7");
     w.Advance(seconds(5));
@@ -367,7 +367,7 @@ TEST_F(ClusterStateTest, NobodyReadsThatAWorkerIsGoneWhenItIsBack) {
   EXPECT_EQ(w.text(), "serving");
 }
 
-// What a lost plan has left in the workers' memory counts, and is dropped where it is in the way.
+// Memory that a lost plan has left in the workers counts, and is freed if it is in the way.
 TEST_F(ClusterStateTest, WhatALostPlanLeavesIsCountedAndDropped) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
   w.Join("w1", {.memory = 700});  // 5 layers of 100 and 10, and a little
@@ -494,7 +494,7 @@ TEST_F(ClusterStateTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   EXPECT_TRUE(w.answer(resize).ok()) << w.answer(resize).status();
 }
 
-// What the cache grew by for a worker goes when that one leaves.
+// The part by which the cache grew for a worker is removed when this worker leaves.
 TEST_F(ClusterStateTest, ADrainMayCutACacheThatHasGrown) {
   ClusterPolicy policy = ClusterWorld::Policy(8, 2);
   for (auto& memory : policy.sizes.memory) memory.unit = 10;

@@ -322,7 +322,7 @@ TEST_F(ClusterTest, SubscribersAreToldOfChangesAndNotOfLoads) {
   EXPECT_GT(cluster_->status().revision, before.revision);
 }
 
-// What a callback sees is there already, and after the subscription's end it is not called.
+// The cluster already has the state that a callback sees. After the subscription's end no callback is called.
 TEST_F(ClusterTest, ASubscriptionEndsForGood) {
   Open();
   for (int i = 0; i < 50; ++i) {

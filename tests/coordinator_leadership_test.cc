@@ -1,5 +1,5 @@
-// Who leads: the lease's state machine as event lists, and against an etcd of which clocks, delays and losses are
-// drawn.
+// The leader's lease: the state machine as event lists, and against an etcd with random clocks, delays and
+// losses.
 #include "coordinator/standby/leadership.h"
 
 #include <gtest/gtest.h>

@@ -59,7 +59,7 @@ class World {
     Pump();
   }
 
-  // What a worker does instead of answering `kind`.
+  // A worker's action in place of the answer to `kind`.
   std::map<std::pair<std::string, Kind>, std::function<void()>> instead;
   bool engine_drains = true, links_come = true;
   Status links = absl::OkStatus();
@@ -169,7 +169,7 @@ TEST(PlanChangeTest, EveryFailureBeforeTheDecisionAborts) {
         EXPECT_EQ(w.count(p, Kind::kAbort), 1);
         EXPECT_EQ(w.count(p, Kind::kCommit), 0);
       }
-      // What comes late changes nothing.
+      // A late answer changes nothing.
       w.Say(name, StageReady{});
       w.Say(name, StageMoved{});
       w.Say(name, StageCommitted{});

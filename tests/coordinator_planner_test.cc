@@ -1,4 +1,4 @@
-// Who gets which layers: balance, resize texts, memory.
+// The planner's choice of layers: balance, resize texts, memory.
 #include "coordinator/planner.h"
 
 #include <gmock/gmock.h>

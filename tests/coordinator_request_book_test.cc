@@ -33,7 +33,7 @@ std::vector<TokenId> IdsOf(const std::vector<TokenEvent>& tokens) {
   return ids;
 }
 
-// What a store has that got every change.
+// The contents of a store that got every change.
 struct Mirror {
   std::map<std::string, std::vector<TokenId>> requests;
   void Apply(const RequestBook::Changes& changes) {

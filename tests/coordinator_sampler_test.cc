@@ -51,7 +51,7 @@ TokenId Greedy(SamplingParams params, std::span<const float> logits, const Token
   return draw.ok() ? draw->token : -1;
 }
 
-// How many standard deviations a chi-square statistic lies above its mean (Wilson and Hilferty): p = 1e-6 is at 4.75.
+// The standard deviations of a chi-square statistic above its mean (Wilson and Hilferty): p = 1e-6 is at 4.75.
 double ChiSquareZ(const std::map<TokenId, size_t>& counts, const std::map<TokenId, double>& expected, size_t draws) {
   double chi2 = 0;
   for (const auto& [id, p] : expected) {

@@ -1,5 +1,5 @@
-// Who gets rows first: policies, the budget of a step, tenants, aging, and admission by blocks. Each test is a list of
-// events.
+// The order in which sequences get rows: policies, the budget of a step, tenants, aging, and admission by blocks. Each
+// test is a list of events.
 #include <gtest/gtest.h>
 
 #include "coordinator/block_manager.h"

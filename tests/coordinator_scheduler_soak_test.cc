@@ -53,7 +53,7 @@ uint64_t LongestWait(const SchedulerOptions& o) {
   return 8 + uint64_t{turns} * o.max_in_flight;
 }
 
-// What is not reached is not tested: the events of all seeds together must have caused plenty of each.
+// A soak that reaches nothing tests nothing: the events of all seeds together must have caused plenty of each.
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;

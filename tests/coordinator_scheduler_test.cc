@@ -125,7 +125,7 @@ TEST(SchedulerTest, ARingThatGetsASecondClassKeepsReplayedRowsOutOfPrompts) {
     r.Generate(3, 8);
     r.scheduler.SetRing(1, 1, !second);  // positions 4 to 7 are there, the last not computed
     r.Generate(8, 9);
-    // What was published before the ring changed had one class: the first four positions.
+    // The positions that were published before the ring changed had one class: the first four.
     r.scheduler.Remove(SeqId{1});
     r.Add(2, Tokens(9));
     r.Next();

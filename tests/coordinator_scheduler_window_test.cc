@@ -94,7 +94,7 @@ TEST(SchedulerWindowTest, ThePromptAheadOfItsQuotaWaits) {
   EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
 }
 
-// What a prompt is going to need is reserved, so that one that came later can't take it.
+// The blocks that a prompt will need are reserved, so that a later one can't take them.
 TEST(SchedulerWindowTest, APromptIsNotThrownOutForAnothersWindow) {
   Rig r(Windowed(7));
   r.Add(1, Tokens(40), 120);

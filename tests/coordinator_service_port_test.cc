@@ -47,7 +47,7 @@ TEST_F(GrpcPortTest, SilentConnectionsEnd) {
   preface.Say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");  // and no settings
   http.Say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   for (const Silent* s : {&silent, &half, &preface, &http}) EXPECT_TRUE(s->Ended(seconds(20)));
-  // Those that speak stay.
+  // Connections that have sent something stay.
   grpc::ClientContext context;
   v1::ModelReply reply;
   EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());

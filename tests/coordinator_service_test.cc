@@ -248,7 +248,7 @@ TEST_F(ServiceTest, IdsBecomeBytesAgain) {
   EXPECT_THAT(Message(service_.Detokenize(many).status()), HasSubstr("1001 ids has more than 1000 bytes"));
 }
 
-// What ended a text: a stop string, an id, or neither.
+// The end of a text names its cause: a stop string, an id, or neither.
 TEST_F(ServiceTest, FinishedSaysWhatEndedTheText) {
   const Tokenizer& t = *model_->tokenizer();
   const auto ended = [&](Request request, std::vector<TokenId> ids) {

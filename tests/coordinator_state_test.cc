@@ -46,7 +46,7 @@ class StateTest : public ::testing::Test {
     EXPECT_TRUE(keeper.ok()) << keeper.status();
     return *std::move(keeper);
   }
-  // What a process that is killed now leaves.
+  // Copies the files that a process would leave if it were killed now.
   void Crash(const std::string& from, const std::string& to) {
     fs::remove_all(At(to));
     fs::copy(At(from), At(to), fs::copy_options::recursive);

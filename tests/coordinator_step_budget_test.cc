@@ -1,4 +1,4 @@
-// How many prompt rows a step may have beside decoding sequences, learned from the times of steps.
+// The number of prompt rows that a step may have beside decoding sequences, learned from the times of steps.
 #include "coordinator/step_budget.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How many steps go round a ring at once: a simulated ring over ways of any length, against the best fixed number.
+// The number of steps in flight: a simulated ring over ways of any length, against the best fixed number.
 #include "coordinator/steps_in_flight.h"
 
 #include <gtest/gtest.h>

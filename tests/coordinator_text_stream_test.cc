@@ -37,7 +37,7 @@ Seen StopOracle(const Strings& stops, const std::string& text) {
   return {text, -1};
 }
 
-// How many bytes at the end of the text begin a stop string.
+// The number of bytes at the end of the text that begin a stop string.
 size_t HeldOracle(const Strings& stops, const std::string& text) {
   size_t held = 0;
   for (const std::string& stop : stops) {

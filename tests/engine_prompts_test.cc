@@ -283,7 +283,7 @@ TEST_F(PromptAnswers, PreemptionChangesNothing) {
   EXPECT_GT(ring->engine().stats().scheduler.replayed_rows, 0u);
 }
 
-// What a preempted request finds of its own rows in the cache when it comes back was no cached prompt.
+// Rows that a preempted request finds in the cache when it is admitted again do not count as cached prompt.
 TEST_F(PromptAnswers, OnlyThePromptsFirstAdmissionCountsAsCached) {
   RuntimeOptions o = Options(1);
   o.kv_tokens = 240;
@@ -371,10 +371,10 @@ TEST_F(PromptAnswers, AFailedStepIsSentAgainAndCountedOnce) {
   EXPECT_GT(ring->engine().stats().step_errors, 1u);
 }
 
-// What a stage sends is checked, over a ring that the test answers.
+// The engine checks a stage's answers, over a ring that the test answers.
 class PromptRig : public testing::EngineRig {
  protected:
-  // How a request ends whose step's answers were changed.
+  // The end of a request whose step's answers were changed.
   template <typename Change>
   std::string Fails(const Request& request, Change change) {
     Start();

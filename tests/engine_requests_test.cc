@@ -1,4 +1,4 @@
-// What a request may ask for, how it is held back and how it ends: the engine over a ring that a test answers.
+// A request's settings, how it is held back and how it ends: the engine over a ring that a test answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -131,7 +131,7 @@ TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   uint64_t pages = 0;
   const int rounds = testing::kSanitized ? 8 : 24;
   for (int i = 0; i < rounds; ++i) {
-    // Those of the rounds before run on while these are brought to a stand, two in their texts, one in its prompt.
+    // Requests of earlier rounds run on while these are stopped, two in their texts, one in its prompt.
     streams.WaitUntilAtMostRun(6);
     for (const Request& r : {Ask(2 * i % kTexts), Ask((2 * i + 1) % kTexts), AskScored(i % 4)}) {
       requests.push_back(r);
@@ -156,7 +156,7 @@ TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   const EngineStats stats = ring->engine().stats();
   EXPECT_EQ(stats.scheduler.replayed_rows, 0u) << "tokens were computed again";
   EXPECT_EQ(stats.step_errors, 0u);
-  // What would make all this empty.
+  // Without these cases the test would prove nothing.
   EXPECT_GT(pages, 100u);
   EXPECT_GT(stats.held_in_prefill, static_cast<uint64_t>(rounds / 2));
   EXPECT_GT(stats.held_in_partial_block, 0u);
@@ -195,7 +195,7 @@ TEST_P(ResizeTest, RefusalsSayWhyAndChangeNothing) {
   EXPECT_THAT(refusal("banana"), HasSubstr("banana"));
   EXPECT_THAT(refusal(""), HasSubstr("boundaries"));
   EXPECT_EQ(ring->cluster().status().plan->epoch.number, 1u);
-  // What is right in several spellings.
+  // Ranges may be written in several ways.
   const auto cut = ring->cluster().ResizeAndWait("1 3");
   ASSERT_TRUE(cut.ok()) << cut.status();
   EXPECT_EQ(cut->ranges, "0-0,1-2,3-5");

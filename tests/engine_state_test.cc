@@ -43,7 +43,7 @@ class State : public ::testing::TestWithParam<const char*> {
     r.ignore_end = true;
     return r;
   }
-  // What each request gives alone on one stage, in one chunk and without a prefix cache.
+  // The text of each request alone on one stage, in one chunk and without a prefix cache.
   std::vector<std::vector<TokenId>> Alone(const std::vector<Request>& requests) {
     RuntimeOptions o = Options(1);
     o.no_prefix_cache = true;

@@ -181,7 +181,7 @@ TEST_F(EngineSurvive, ARequestWhoseQuestionKillsIsFoundToo) {
   EXPECT_TRUE(absl::IsInvalidArgument(runner.Wait()[0].status)) << runner.Wait()[0].status;
 }
 
-// What happened to machines is not its fault: nothing is counted, and it never runs alone.
+// A machine's loss is not the request's fault: nothing is counted, and the request never runs alone.
 TEST_F(EngineSurvive, LossesThatAreNoCrashBlameNobody) {
   const std::vector<Request> requests{Greedy(6), Greedy(6, 3, 20)};
   const auto expected = Undisturbed(requests);

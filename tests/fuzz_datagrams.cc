@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (next.size == 0) break;
       if (next.size > 1472 || next.to.size == 0 || sent > 10000) __builtin_trap();
     }
-    // Whoever sleeps until then does not turn in circles.
+    // A timer in the past would let its thread spin.
     if (!core.done() && core.NextTimer(now) <= now) __builtin_trap();
     data += 2 + n;
     size -= 2 + n;

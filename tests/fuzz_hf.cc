@@ -1,4 +1,4 @@
-// What lies in a folder of Hugging Face's: a safetensors file, a config.json, a tokenizer.json, by the first byte.
+// The files in a folder of Hugging Face's: a safetensors file, a config.json, a tokenizer.json, by the first byte.
 #include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>

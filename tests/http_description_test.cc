@@ -118,7 +118,7 @@ TEST_F(HttpDescriptionTest, ARequiredFieldIsMissed) {
     const json::value* schema = Schema(paths().at(PathOf(route)).at("post"));
     const auto exchange = api_.Post(route.path, "{}");
     EXPECT_EQ(exchange->answer.status, 400) << route.path;
-    // Of several ways to ask, the first is the one that is missed.
+    // If a request can be made in several ways, the error names the first.
     const std::string one_of = schema->as_object().contains("anyOf") ? "/anyOf/0" : "";
     EXPECT_THAT(exchange->answer.body, HasSubstr(At(*schema, one_of + "/required/0") + " is missing")) << route.path;
   }

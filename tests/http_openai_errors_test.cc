@@ -1,4 +1,4 @@
-// What OpenAI's routes refuse, and how; and what they do when the engine or the client fails in the middle.
+// Requests that OpenAI's routes refuse, with their errors; and failures of the engine or the client in the middle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -318,7 +318,7 @@ TEST_F(OpenAiErrorsTest, AClientThatLeavesCancels) {
   }
 }
 
-// What needs one is refused; ids are taken. No client learns where the file lies.
+// Requests that need a tokenizer are refused; ids are taken. No client learns the file's path.
 TEST_F(OpenAiErrorsTest, AModelWithoutTokenizerTakesIdsOnly) {
   const gyre::testing::TinyModelFile file(gyre::testing::TinyOptions{});
   const auto model = OpenModel(file.path());

@@ -21,7 +21,7 @@ class OpenAiReasoningTest : public ::testing::Test {
   OpenAiReasoningTest() : file_(gyre::testing::DemoModelWithTemplate(kTemplate)), model_(*OpenModel(file_.path())) {
     AddOpenAiRoutes(api_.router, api_.context);
   }
-  // What a client gets if the model says these tokens.
+  // The client's view of an answer with these tokens.
   std::string Call(const char* path, const std::string& body, const std::vector<std::string>& says) {
     const uint64_t n = engine_.requests().size() + 1;
     std::thread thread([&] {

@@ -1,4 +1,4 @@
-// What all routes stand on: JSON fields, errors, the router, and requests to the service.
+// The common base of all routes: JSON fields, errors, the router, and requests to the service.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Who may ask: API keys and roles, hosts and origins, TLS.
+// Access to the HTTP server: API keys and roles, hosts and origins, TLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// What strangers send: requests that are wrong or that two servers could read in two ways, and clients that are slow,
+// Hostile clients: requests that are wrong or that two servers could read in two ways, and clients that are slow,
 // many, or leave early.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ TEST_F(HttpHostileTest, WrongRequestsAreRefusedAndTheConnectionEnds) {
   for (const Wrong& wrong : WrongRequests()) {
     SCOPED_TRACE(wrong.what);
     HttpClient client(server_->address());
-    // What stands behind must not be taken for a request, unless it is clear where the wrong one ends.
+    // The bytes after it must not be taken for a request, unless the end of the wrong one is certain.
     client.Send(wrong.bytes + "GET /echo?smuggled=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     const HttpAnswer answer = client.Answer();
     EXPECT_EQ(answer.status, wrong.status) << answer.body;
@@ -152,7 +152,7 @@ TEST_F(HttpHostileTest, OnlyRequestsWithAClearEndKeepTheConnection) {
   EXPECT_TRUE(client.Ended());
 }
 
-// Whoever is refused before the body is read has the body's bytes on the way: they are no request.
+// If a request is refused before its body is read, the bytes of the body still come: they are no request.
 TEST_F(HttpHostileTest, ABodyThatIsNotReadIsNoRequest) {
   Serve();
   const std::string inner = "GET /echo?smuggled=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";

@@ -117,7 +117,7 @@ class HttpStormTest : public ::testing::Test {
 };
 
 TEST_F(HttpStormTest, ClientsThatGoAwayAtAnyMomentLeaveNothing) {
-  // What some of them say when nobody disturbs them.
+  // The answers of some of them without any disturbance.
   std::vector<Asked> calm;
   for (uint32_t seed = 0; calm.size() < 8; ++seed) {
     if (Question(seed).text != nullptr) calm.push_back(Question(seed));

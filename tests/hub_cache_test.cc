@@ -192,7 +192,7 @@ TEST_F(CacheTest, BlobsThatAreSharedStay) {
   ASSERT_TRUE(cache_->Remove(first).ok());
   EXPECT_EQ(Blobs(), 2u);
   EXPECT_EQ(Content(second.path), "two");
-  // What an unfinished pull has already stays too.
+  // Files that an unfinished pull has already stay too.
   (void)cache_->Begin(Model("Q8_0", 'c', {{"m.gguf", "two"}, {"n.gguf", "more"}})).value();
   ASSERT_TRUE(cache_->Remove(second).ok());
   EXPECT_EQ(Blobs(), 1u);

@@ -47,7 +47,7 @@ std::string BytesOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// What the note promises is there.
+// Checks that the bytes in the note are on the disk.
 void ExpectTrueNote(const std::string& path, const std::string& content) {
   const std::string note = BytesOf(StatePath(path));
   if (note.empty()) return;

@@ -1,4 +1,4 @@
-// What a download does next, as lists of events: no network, no clock.
+// The policy of a download, as lists of events: no network, no clock.
 #include "hub/download_policy.h"
 
 #include <gmock/gmock.h>

@@ -106,7 +106,7 @@ TEST_P(IdentityFolderTest, ItFollowsItsFiles) {
   EXPECT_TRUE(identity->Refresh());
   const auto second = identity->current();
   EXPECT_NE(first->files().identity, second->files().identity);
-  // What is wrong changes nothing.
+  // A wrong file changes nothing.
   ASSERT_TRUE(ReplaceFile(folder + "/identity.pem", "garbage", 0600).ok());
   EXPECT_FALSE(identity->Refresh());
   EXPECT_EQ(identity->current(), second);

@@ -66,7 +66,7 @@ TEST_F(TokenTest, OnceInTimeAndWithItsSecret) {
   EXPECT_EQ(*PrincipalOf(certificate->get()), (Principal{.cluster = "gyre", .role = Role::kWorker, .name = "w1"}));
   EXPECT_EQ(X509_check_private_key(certificate->get(), key_.get()), 1);
   EXPECT_EQ(Refusal(RequestFor(token, "w2")), kWrong) << "used";
-  // Whoever lost the answer has the same certificate again; another key has nothing.
+  // A worker that lost the answer gets the same certificate again; another key gets nothing.
   const auto again = Redeem(ca_, RequestFor(token, "w1"), std::time(nullptr));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(SerialOf(again->get()), SerialOf(certificate->get()));

@@ -1,4 +1,4 @@
-// What of a peer's certificate is accepted.
+// The checks of a peer's certificate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

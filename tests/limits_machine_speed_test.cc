@@ -1,4 +1,4 @@
-// What is measured of a machine, and how long it is kept.
+// The measured speeds of a machine, and how long they are kept.
 #include "limits/machine_speed.h"
 
 #include <gmock/gmock.h>

@@ -274,7 +274,7 @@ TEST(GgufHeaderTest, TheBeginningTellsWhereTheDataBegins) {
       ASSERT_EQ(**bytes, Gguf::Parse(file)->data_offset());
     }
   }
-  // What is damaged is said, however much of it there is, and a file that ends too early is damaged.
+  // Damage is reported even if there is much of it, and a file that ends too early is damaged.
   std::vector<std::byte> damaged = file;
   damaged[8] = std::byte{255}, damaged[12] = std::byte{255};
   EXPECT_TRUE(absl::IsDataLoss(Gguf::HeaderBytes(std::span(damaged).first(64), file.size()).status()));

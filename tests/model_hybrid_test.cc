@@ -59,7 +59,7 @@ TEST(HybridTest, EachKeyIsNeededAndNamed) {
   }
 }
 
-// What a sequence keeps, by the formulas of the families' papers.
+// The state of a sequence, by the formulas of the families' papers.
 TEST(HybridTest, SizesOfWhatIsKept) {
   auto spec = [](const char* arch) {
     const auto bytes = BuildTinyHybrid(arch);
@@ -75,7 +75,7 @@ TEST(HybridTest, SizesOfWhatIsKept) {
   EXPECT_EQ(latent.KvBytesPerToken(KvType::kF16), 2u * 6 * (16 + 4));
 }
 
-// What the forward pass takes as vectors stays as it is, whatever its shape.
+// Tensors that the forward pass takes as vectors keep their type, whatever their shape.
 TEST(HybridTest, VectorsAreNotQuantized) {
   size_t vectors = 0, matrices = 0;
   for (const char* arch : {"qwen35", "nemotron_h", "lfm2"}) {

@@ -425,7 +425,7 @@ TEST(NormalizerTest, StepsDoWhatTheirNamesSay) {
   EXPECT_EQ(run("  a \n\xE3\x80\x80 b  ", {.kind = Kind::kCollapseWhiteSpace}), "a b");
 }
 
-// What T5's files have.
+// A vocabulary like that of T5's files.
 std::vector<std::byte> T5(const std::string& charsmap, bool is_signed, bool collapse, bool prefix) {
   testing::GgufWriter w;
   w.String("tokenizer.ggml.model", "t5");

@@ -33,7 +33,7 @@ class Filler {
   }
 
  private:
-  // What not every value fits into.
+  // A number for fields that do not take every value.
   uint32_t Number(const FieldDescriptor* field) {
     static const std::map<std::string, uint32_t> fixed = {{"gyre.v1.WorkerHello.protocol", kControlProtocol},
                                                           {"gyre.v1.ClusterInfo.protocol", kControlProtocol},

@@ -81,7 +81,7 @@ TEST_F(RingFaultTest, ARequestThatKillsWorkersFailsAloneAndTheOthersGoOn) {
   const Status refused = (*target)->Run(poison, [](const Event&) {});
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("taken to be the cause"));
-  // Whoever asks the same again kills nobody.
+  // The same question asked again kills no worker.
   EXPECT_THAT(Message((*target)->Run(poison, [](const Event&) {})), HasSubstr("it is refused for"));
   for (auto& t : clients) t.join();
   for (size_t i = 0; i < kTexts; ++i) {

@@ -91,7 +91,7 @@ TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
     const auto [client, accepted] = ConnectedSockets();
     fcntl(accepted, F_SETFL, fcntl(accepted, F_GETFL) | O_NONBLOCK);
     (*server)->Take(accepted, "127.0.0.1", "127.0.0.1:1");
-    // What the worker would do behind its preface.
+    // These are the steps of a worker after its preface.
     std::unique_ptr<ByteStream> stream = *MakeTcpStream(Fd(client));
     const SslContextPtr context = *MakeTlsContext(TlsSide::kClient, kJoinProtocol);
     TrustFingerprint(context.get(), &token.fingerprint);

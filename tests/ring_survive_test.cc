@@ -136,7 +136,7 @@ TEST_F(SurvivingProcessesTest, ACutRingLinkIsRepaired) {
     const auto before = FetchStatus(ring.address());
     ASSERT_TRUE(before.ok());
     const uint16_t port = PortOf(before->members(cut == 1 ? 1 : 0).address());
-    // Whoever joined first has the first layers.
+    // The worker that joined first has the first layers.
     const size_t first = before->members(0).name() == "w1" ? 0 : 1;
     const pid_t from = cut == 1 ? ring.worker(first).pid() : ring.serve().pid();
     const int links = CutConnections(from, [port](testing::TcpEnds ends) { return ends.remote == port; });
@@ -173,7 +173,7 @@ TEST_F(SurvivingProcessesTest, ACutControlConnectionCostsNothing) {
     for (int i = 0; i < 600 && ring.serve().output().find(back) == std::string::npos; ++i)
       std::this_thread::sleep_for(milliseconds(5));
     EXPECT_THAT(ring.serve().output(), HasSubstr(back));
-    // What the coordinator asks reaches it over the new connection.
+    // The coordinator's commands reach the worker over the new connection.
     const auto resized = AskResize(ring.address(), cut % 2 == 0 ? "2" : "4");
     ASSERT_TRUE(resized.ok()) << resized.status() << ring.worker(from).output();
   }
@@ -242,7 +242,7 @@ TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   EXPECT_THAT(state, HasSubstr("worker w2 with layers "));
   EXPECT_THAT(state, HasSubstr("requests wait for a worker"));
   EXPECT_THAT(state, HasSubstr("w1 is left out: w1 needs"));
-  // Who asks now is told, and the deadline ends the wait.
+  // A client that asks now learns this, and the deadline ends the wait.
   auto target = OpenRemote(ring.address());
   ASSERT_TRUE(target.ok()) << target.status();
   std::vector<std::string> told;
@@ -274,7 +274,7 @@ class Chaos {
     ring_.AddWorker(fmt::format("w{}", made_++));
   }
   size_t Draw(size_t n) { return random_() % n; }
-  // What is done, in words. At least two workers stay unhurt.
+  // Does something to the cluster and returns it in words. At least two workers stay unhurt.
   std::string Act() {
     const size_t what = Draw(100);
     if (alive_.size() < 3 || (what < 15 && alive_.size() < 5)) {

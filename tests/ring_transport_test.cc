@@ -23,7 +23,7 @@ constexpr uint32_t kTextTokens = 120;
 
 class RingTransportTest : public testing::ProcessesTest {
  protected:
-  // What each member sends over, in the plan's order, after what the coordinator does; once all of it is known.
+  // The carriers of the coordinator's and each member's outgoing links, in the plan's order; once all are known.
   static std::string Carriers(const Ring& ring) {
     std::string out;
     for (int i = 0; i < 1000; ++i) {

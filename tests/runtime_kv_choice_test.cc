@@ -1,4 +1,4 @@
-// How large the KV cache is, and for how many sequences.
+// The size of the KV cache, and the number of sequences.
 #include "runtime/kv_choice.h"
 
 #include <gmock/gmock.h>

@@ -292,7 +292,7 @@ TEST(RingPortTest, AListenerCanNotUseWhatItHears) {
   close(fd);
 }
 
-// Who took the address of a worker that has gone gets no activations.
+// A process that took the address of a worker that has gone gets no activations.
 TEST(RingPortTest, AnAcceptorWithoutTheKeyGetsNoFrames) {
   auto a = OpenPort();
   const int listener = socket(AF_INET, SOCK_STREAM, 0);

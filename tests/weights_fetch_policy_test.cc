@@ -1,4 +1,4 @@
-// Who is asked for which piece: lists of events, and a long random run.
+// The choice of the source for each piece: lists of events, and a long random run.
 #include "weights/fetch_policy.h"
 
 #include <gmock/gmock.h>

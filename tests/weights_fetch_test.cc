@@ -228,7 +228,7 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   for (uint32_t p : first.layers[0]) {
     EXPECT_EQ((*store)->state(p), PieceState::kAbsent) << "nobody asked for layer 0";
   }
-  // What one fetched it gives on.
+  // A worker passes on the pieces that it fetched.
   const auto third = testing::OpenPortWithoutKey();
   const testing::TempFolder cache;
   WeightStock other(WeightCache(cache.path(), 0), third.get());

@@ -1,4 +1,4 @@
-// What a manifest says of a model's files.
+// The manifest of a model's files.
 #include "weights/manifest.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ TEST(ManifestTest, IsTheSameWhateverTheFileIsCalled) {
   EXPECT_EQ(testing::ManifestOf(testing::Opened(a.path()))->root, testing::ManifestOf(testing::Opened(b.path()))->root);
 }
 
-// What today's sampled hash can't see: any bit of the file makes another root, and its piece is known.
+// The sampled hash can't see every change, but any bit of the file makes another root, and its piece is known.
 TEST(ManifestTest, OneBitMakesAnotherRoot) {
   const testing::TinyModelFile a, b;
   const auto before = testing::ManifestOf(testing::Opened(a.path()));

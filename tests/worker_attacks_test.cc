@@ -1,4 +1,4 @@
-// What a peer that has the plan's key can send to a worker: the attacks that are known of other engines' workers
+// Messages to a worker from a peer that has the plan's key: the attacks that are known of other engines' workers
 // (docs/security.md, "What other engines taught"). Each is refused by a sentence, or ignored, and nothing that
 // another sequence has computed changes.
 #include <gmock/gmock.h>
@@ -130,7 +130,7 @@ TEST_F(WorkerAttacks, NoContentsAreAnIndexUnchecked) {
               HasSubstr("a mask of 1 words"));
 }
 
-// Of a model with side inputs, ids travel beside the hidden rows to every stage.
+// With side inputs, ids travel beside the hidden rows to every stage.
 class SideInputs : public WorkerStates {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// What a worker may do with its device: FarDevice crashes a host that touches memory of the device, and fails as a GPU
+// A worker's use of its device: FarDevice crashes a host that touches memory of the device, and fails as a GPU
 // fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -111,7 +111,7 @@ TEST_P(GoldenState, StagesAndChunksChangeNoBit) {
   }
 }
 
-// What the linear layers keep after 16, 32 and 64 ids: the inputs of their convolutions, and their matrices.
+// The state of the linear layers after 16, 32 and 64 ids: the inputs of their convolutions, and their matrices.
 TEST(GoldenStates, RecurrentState) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact states are not there";
   const std::string name = Dir() + "tiny-qwen35-s0-f16";

@@ -1,4 +1,4 @@
-// How a worker's threads end, and what they do when something cannot be done.
+// The ends of a worker's threads, and their behaviour when something cannot be done.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

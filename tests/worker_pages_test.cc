@@ -310,7 +310,7 @@ TEST_F(WorkerPages, BulkLinksAreLimitedInNumber) {
     return frame.ok() && frame->header.kind == FrameKind::kPages;
   };
   EXPECT_TRUE(ask(*links[31]));
-  // Those that end make place.
+  // Links that end make room.
   links.clear();
   for (const Deadline end = After(kPatience); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
     auto link = BulkLink();

@@ -1,4 +1,4 @@
-// What a node's layers of 8-bit safetensors take in memory: about their bytes in the file, whatever else is in it.
+// The memory of a node's layers of 8-bit safetensors: about their bytes in the file, whatever else is in it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

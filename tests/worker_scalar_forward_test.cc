@@ -26,7 +26,7 @@ using testing::Rows;
 using testing::Vector;
 using testing::WorstRow;
 
-// What is tested; everything else is the same in all of these models.
+// The tested differences; everything else is the same in all of these models.
 struct ForwardVariant {
   size_t window = 0;            // positions that a row sees, itself among them; 0 = all before it
   double factor = 1;            // YaRN's s: by how much the context is stretched
@@ -161,7 +161,7 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
     std::mt19937 random(1);
     for (size_t i = 0; i < kPrompt; ++i) ids_.push_back(static_cast<TokenId>(random() % 96));
   }
-  // What the engine gives for the prompt, by two stages and chunks that the window reaches across.
+  // The engine's results for the prompt, by two stages and chunks that the window reaches across.
   testing::Outcome Engine(const std::string& path, Request request) const {
     RuntimeOptions o;
     o.model = path;

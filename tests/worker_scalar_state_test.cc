@@ -339,7 +339,7 @@ class ScalarHybrid {
     return out;
   }
 
-  // Of a block with these names; gated by silu, or squared.
+  // The output of a block with these matrices; gated by silu, or squared.
   static Vector Block(const Matrix* gate, const Matrix& up, const Matrix& down, const Vector& x) {
     Vector u = up.Times(x);
     const Vector g = gate == nullptr ? Vector() : gate->Times(x);

@@ -59,7 +59,7 @@ TEST_P(Slots, RowsAreAppliedOnceAndNoneIsLeftOut) {
   EXPECT_THAT(Refusal(Rows(0, 8, 4)), HasSubstr("rows from position 8 on"));
   EXPECT_THAT(Refusal(Rows(0, 11, 2)), HasSubstr("at position 10 of sequence 0"));
   EXPECT_THAT(Refusal(Rows(1, 10, 2, {.slot = 0})), HasSubstr("sequence 1"));
-  // What was refused changed nothing.
+  // The refused rows changed nothing.
   const auto goes_on = stage_->Run({Asked(0, 10)});
   const auto whole = [&] {
     OneStage other(model_, DetectIsa());

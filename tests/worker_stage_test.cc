@@ -1,4 +1,4 @@
-// What a stage refuses before it computes, and what it answers to questions about rows that it has computed.
+// Steps that a stage refuses before it computes, and its answers to questions about rows that it has computed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ std::shared_ptr<const Model> Tiny(const testing::TinyOptions& options) {
 
 class StageRefuses : public ::testing::Test {
  protected:
-  // What a step of three rows is answered after a change.
+  // The answer to a step of three rows after a change.
   template <typename Change>
   std::string After(Change change, size_t bytes = 3 * sizeof(TokenId)) {
     StepBatch batch;
@@ -98,7 +98,7 @@ TEST(StageWindows, ATableHasWhatItsRowsRead) {
   EXPECT_THAT(said({}), HasSubstr("has no windowed blocks"));
 }
 
-// What lies behind a window may be another sequence's by now: no bit depends on it, whatever it is.
+// Blocks behind a window may belong to another sequence by now: no bit depends on their content.
 TEST(StageWindows, BlocksBehindTheWindowAreNotRead) {
   for (const Isa isa : BuiltIsas()) {
     if (!IsaMissing(isa).empty()) continue;

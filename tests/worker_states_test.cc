@@ -1,4 +1,4 @@
-// What a worker answers to each command in each of its states.
+// A worker's answer to each command in each of its states.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -185,7 +185,7 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     std::vector<float> hidden(3 * dim, 0.5f);
     std::vector<std::byte> rows;
     testing::EncodeRows(type, hidden, dim, &rows);
-    // What comes back: the sentence of a step error, or "" for an answer.
+    // The answer: the sentence of a step error, or "" for an answer.
     auto send = [&](WireType dtype, ByteSpan bytes) -> std::string {
       const ByteSpan parts[] = {prefix.bytes(), bytes};
       const FrameHeader header{

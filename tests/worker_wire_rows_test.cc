@@ -147,7 +147,7 @@ TEST(WireRowsTest, WhatIsOutOfRangeIsCutAndCounted) {
   y = Decoded(WireType::kQ8, Encoded(WireType::kQ8, x, 64, 1), 64);
   EXPECT_EQ(y[2], -127.0f * 65504);
   EXPECT_NEAR(y[40], 3, 0.02) << "the other block keeps its own scale";
-  // What is no number stays none, in its block, and is not counted as cut.
+  // A value that is no number stays none, in its block, and is not counted as cut.
   x[2] = 5;
   x[1] = std::nanf("");
   y = Decoded(WireType::kF16, Encoded(WireType::kF16, x, 64), 64);

@@ -62,7 +62,7 @@ class FetchPolicy {
   bool done() const { return wanted_.empty(); }
   // The reason why the fetch can't succeed: no source is left that may have a piece, or nothing came for too long.
   Status Failure(Deadline now) const;
-  // How often a link was asked for a piece that another link owed.
+  // The number of times that a link was asked for a piece that another link owed.
   uint64_t steals() const { return steals_; }
   // Checks the invariants; returns "" or the violated one (tests).
   std::string CheckForTest() const;

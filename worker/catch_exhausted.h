@@ -1,4 +1,4 @@
-// What runs out, or fails on a device, as a Status.
+// Exceptions for lack of memory, or of a failing device, as a Status.
 #pragma once
 
 #include <new>

@@ -28,7 +28,7 @@ class RowPlaces {
   // Brings the tables of a step's sequences to the device: places of all rows. REQUIRES: a checked batch, which
   // outlives the places.
   void Fill(const StepBatch& batch, Backend& queue);
-  // Of the logit rows only: those that a request asks an answer of.
+  // Brings only the logit rows: those that a request asks an answer of.
   void FillLogitRows(const StepBatch& batch, const RowPlaces& all, Backend& queue);
   size_t count() const { return host_rows_.size(); }
   uint32_t end() const { return end_; }                  // above all positions
@@ -74,7 +74,7 @@ class RowPlaces {
   void Upload(Backend& queue);
 
   uint32_t end_ = 0;
-  // Of each sequence, on the device; null: the sequence has no windowed blocks.
+  // The table of each sequence, on the device; null: the sequence has no windowed blocks.
   std::vector<const BlockId*> tables_, window_tables_;
   std::vector<std::vector<BlockId>> tables_of_windows_;  // by sequence, from position 0 on
   std::vector<KvRow> host_rows_, host_windowed_;
@@ -87,7 +87,7 @@ class RowPlaces {
   std::vector<std::unique_ptr<Temperatures>> temperatures_;
 };
 
-// Calls ops on the queue of a stage, with scratch that grows to the largest step and stays. All rows lie on the device.
+// Calls ops on the queue of a stage, with scratch that grows to the largest step and stays. All rows are on the device.
 // Not thread-safe.
 class Forward {
  public:
@@ -96,8 +96,8 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // What layers with side inputs take them from, of a step's rows: their tokens, on the host, and the model's tables,
-  // of which rows are read as they lie in the file.
+  // Sets the source of side inputs for a step's rows: their tokens, on the host, and the model's tables, whose
+  // rows are read in the file's own type.
   void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale, const WeightView& side_tokens);
   // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
@@ -171,7 +171,7 @@ class Forward {
   std::vector<StateRun> states_;  // of the layer that is computed
   DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
   DeviceBuffer<uint32_t> experts_;
-  // Of SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
+  // Set by SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
   std::vector<float> host_embedded_, host_side_tokens_;
   std::span<const float> embedded_, side_tokens_;  // on the device
   DeviceBuffer<float> gathered_, side_token_, side_, side_gate_;

@@ -1,4 +1,4 @@
-// How a worker gets its first certificate: with a token, from a coordinator that the token's CA vouches for.
+// A worker's first certificate: it gets it with a token, from a coordinator that the token's CA vouches for.
 #pragma once
 
 #include <functional>

@@ -161,7 +161,7 @@ size_t Layer::weight_bytes() const {
   return sum;
 }
 
-// What was packed is not read from its file again, and would count twice in memory.
+// Packed weights are not read from their file again, and would count twice in memory.
 static std::shared_ptr<const PackedWeight> PackFrom(const std::vector<std::shared_ptr<const MappedFile>>& files,
                                                     const WeightView& w, Backend& queue, const BytesDone& done) {
   std::shared_ptr<const PackedWeight> packed = queue.Pack(w, done);

@@ -18,7 +18,7 @@ namespace gyre {
 // kInvalidArgument: the type can't hold heads of this layer's size.
 Status CheckKvType(KvType type, const LayerSpec& spec);
 
-// How large the memory of sequences is; the same on every stage.
+// The size of the memory of sequences; the same on every stage.
 struct CacheSize {
   uint32_t num_blocks = 0;
   int block_size = 16;
@@ -28,7 +28,7 @@ struct CacheSize {
   uint32_t PagesOf(const LayerSpec& spec) const { return spec.kv_group == kWindowGroup ? window_blocks : num_blocks; }
 };
 
-// What stands before a slot's state: whose it is, and which position comes next (docs/memory.md).
+// The header of a slot's state: its sequence, and the next position (docs/memory.md).
 struct SlotHeader {
   SeqId seq{};
   uint32_t incarnation = 0;

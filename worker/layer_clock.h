@@ -1,5 +1,5 @@
-// How long a stage is in the layer that it computes, against what the layers before took: so a stage that is stuck is
-// told from one that is slow.
+// The time that a stage has spent in its present layer, compared with earlier layers: it tells a stage that is stuck
+// from one that is slow.
 #pragma once
 
 #include <algorithm>

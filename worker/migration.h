@@ -21,9 +21,9 @@
 
 namespace gyre {
 
-// What a frame of pages carries at most; a page larger than this travels alone.
+// The most bytes of a frame of pages; a page larger than this travels alone.
 inline constexpr uint32_t kPageFrameBytes = 1 << 20;
-// What one request brings at most, in several frames.
+// The most bytes that one request brings, in several frames.
 inline constexpr uint32_t kPullBytes = 8 << 20;
 // Requests on the way at once, to one source.
 inline constexpr size_t kPullsAtOnce = 4;

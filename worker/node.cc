@@ -39,7 +39,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
-// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a
+// The time for which a worker without its coordinator keeps its stage: the coordinator may take it up again. One with a
 // state may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
 
@@ -116,7 +116,7 @@ class Node {
   }
   bool Ends() { return stopped_() || !Fatal().ok() || dismissed_ || LeaveIsOver(); }
   bool Leaves() const { return options_.leaves && options_.leaves(); }
-  // It was to leave, and nobody is there to take its layers, or that took too long.
+  // Whether the worker should leave, and no member can take its layers, or that took too long.
   bool LeaveIsOver();
   // The coordinator has no part of this worker any more: all but the weights goes.
   void EndSession();
@@ -361,7 +361,7 @@ void Node::OnCommand(const v1::Command& message) {
   if (session_) session_->received = std::max(session_->received, command->number);
 }
 
-// What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
+// The memory for layers. A process that comes back still has weights, and pages that are being freed: they do not
 // make its machine smaller.
 uint64_t Node::Memory() {
   if (options_.memory != 0) return options_.memory;

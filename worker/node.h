@@ -56,7 +56,7 @@ struct NodeOptions {
   // The worker shall give its layers to others and then end, within drain_timeout. Empty: never. Any thread.
   std::function<bool()> leaves;
   Duration drain_timeout = std::chrono::seconds(60);
-  // So long it keeps its stage when the coordinator is gone, if that has a state and may be started again.
+  // The time for which it keeps its stage when the coordinator is gone, if that has a state and may be started again.
   Duration orphan_timeout = std::chrono::seconds(60);
   std::function<void(Worker&)> on_worker;      // tests: called with each worker that is made
   std::function<uint64_t()> available_memory;  // tests; empty = AvailableMemory

@@ -30,7 +30,7 @@ struct PageExport {
   std::future<Status> ready = done.get_future();
 };
 
-// What a worker does for its page server.
+// The functions of a worker that its page server calls.
 struct PageServerCalls {
   // Runs a job on the stage's thread, between steps. Pages are read where they are written.
   std::function<void(std::function<void()> job)> post;

@@ -1,5 +1,5 @@
-// What a stage looks up in rows of logits: best ids, log-sum-exps and single logits. First everything is asked for,
-// then the device finds it, then the host reads it.
+// Lookups of a stage in rows of logits: best ids, log-sum-exps and single logits. First all requests are collected,
+// then the device computes, then the host reads the results.
 #pragma once
 
 #include <cstddef>

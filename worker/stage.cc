@@ -173,7 +173,7 @@ void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uin
   }
   CopyStates(batch);
   if (parts_.last) {
-    // What is left to wait for counts as a layer: a device may be in the first one still.
+    // The rest of the wait counts as a layer, as a device may still be in the first one.
     const TimedLayer timed(clock, count);
     Answers(batch, answer);
     return backend_.Finish();

@@ -131,7 +131,7 @@ void StageLoader::Keep(const StageParts& parts) {
   kept_weights_ = kept;
 }
 
-// What is kept of the plan's weights. The rest goes before more are loaded: the coordinator counts on its memory.
+// The kept part of the plan's weights. The rest is freed before more are loaded: the coordinator counts on its memory.
 std::shared_ptr<const StageParts> StageLoader::TrimKept(const StagePlan& plan) {
   std::shared_ptr<const StageParts> all;
   {

@@ -208,8 +208,8 @@ LatencyHistogram StageRunner::step_times() {
   return step_times_;
 }
 
-// What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
-// the link would be sent again after each repair.
+// A step's output must fit a frame. This is checked before anything is computed, and at the first stage already, as a
+// step that breaks the link would be sent again after each repair.
 Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const {
   const ModelSpec& spec = stage.parts().model->spec();
   const uint64_t answer = MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim));

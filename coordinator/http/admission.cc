@@ -12,7 +12,7 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-// application/json with or without parameters, or nothing at all.
+// The content type is application/json with or without parameters, or missing.
 bool MayBeJson(const std::string* type) {
   if (type == nullptr || type->empty()) return true;
   std::string name = Lower(type->substr(0, type->find(';')));

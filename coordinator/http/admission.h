@@ -1,4 +1,4 @@
-// Who asks and whether the request may have its route. This is decided from the head, before a body is read.
+// The caller of a request, and whether it may use its route. This is decided from the head, before a body is read.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace gyre::http {
 
-// Who asks, as Caller says. `loopback`: the peer's address is one.
+// The caller, as Caller describes it. `loopback`: the peer's address is a loopback address.
 Caller Identify(const ApiKeys* keys, const HttpRequest& request, bool loopback);
 
 struct Admission {
@@ -18,10 +18,10 @@ struct Admission {
   std::optional<ApiError> error;  // why the request is refused
   std::string allow;              // for the header Allow of a refusal; "" = none
 };
-// The route belongs to `router`.
+// The route must belong to `router`.
 Admission Admit(const ServerCore& core, const Router& router, const HttpRequest& request);
 
-// A browser asks whether a page may ask.
+// Whether a browser asks if a page may make a request.
 bool IsPreflight(const HttpRequest& request);
 HttpResponse PreflightAnswer(const HttpRequest& request);
 

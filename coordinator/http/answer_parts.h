@@ -1,4 +1,4 @@
-// What all APIs that answer a conversation share.
+// Common parts of all APIs that answer a conversation.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,12 @@ namespace gyre::http {
 // 404 with the code model_not_found, unless the server has that model.
 std::optional<ApiError> CheckModel(const ApiContext& context, const std::string& model);
 
-// Parts one answer into reasoning and content, where the model reasons and ApiContext::split_reasoning says so; else
-// all of it is content.
+// Splits one answer into reasoning and content, if the model reasons and ApiContext::split_reasoning is set; else
+// the whole text is content.
 class AnswerParts {
  public:
   AnswerParts(const ApiContext& context, std::span<const TokenId> prompt);
-  // Otherwise all of it is content.
+  // Otherwise the whole text is content.
   bool reasons() const { return splitter_.has_value(); }
   std::vector<ReasoningSplitter::Piece> Push(const TokenEvent& event);
   std::vector<ReasoningSplitter::Piece> Finish(const Finished& event);

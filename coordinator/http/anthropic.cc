@@ -128,7 +128,7 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventI
     std::optional<Generation::Item> item = co_await generation.Next();
     if (!item) co_return;
     std::string bytes;
-    // Everything that is there goes into one write.
+    // All events that are there go into one write.
     for (; item; item = generation.TryNext()) {
       std::string events;
       if (const auto* token = std::get_if<TokenEvent>(&item->event)) events = stream.Add(parts.Push(*token));

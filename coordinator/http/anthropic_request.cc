@@ -31,7 +31,7 @@ std::string ReadContent(const json::value& content, const std::string& where, Js
     }
     JsonFields fields(*block, path + ".");
     const std::string type = fields.String("type").value_or("");
-    // What the model thought in earlier turns is no part of a conversation: templates drop it.
+    // The model's thoughts in earlier turns are no part of a conversation: templates drop them.
     if (type == "thinking" || type == "redacted_thinking") continue;
     if (type != "text") {
       errors->Fail(Unprocessable(fmt::format("{}.type is \"{}\"; only text is supported", path, type), path + ".type"));
@@ -58,7 +58,7 @@ json::object MessageOf(std::string_view role, std::string text) {
   return message;
 }
 
-// What a conversation consists of: the fields that count_tokens has too.
+// Reads a conversation: the fields that count_tokens has too.
 void ReadConversation(JsonFields* fields, MessagesRequest* out) {
   fields->Require("model");
   fields->Require("messages");
@@ -129,7 +129,7 @@ std::optional<ApiError> ReadMessages(const json::object& body, const Caller& cal
   Question& q = out->question;
   fields.Require("max_tokens");
   q.max_new_tokens = static_cast<uint32_t>(fields.Integer("max_tokens", 1, UINT32_MAX).value_or(1));
-  // The API's defaults: the model's own distribution.
+  // The API's default is the model's own distribution.
   q.sampling.temperature = static_cast<float>(fields.Number("temperature", 0, 100).value_or(1));
   q.sampling.top_p = static_cast<float>(fields.Number("top_p", 0, 1).value_or(1));
   q.sampling.top_k = static_cast<int>(fields.Integer("top_k", 0, INT32_MAX).value_or(0));

@@ -17,9 +17,9 @@ struct MessagesRequest {
   bool stream = false;
 };
 
-// Of POST /v1/messages. 400, 422.
+// Reads the body of POST /v1/messages. 400, 422.
 std::optional<ApiError> ReadMessages(const boost::json::object& body, const Caller& caller, MessagesRequest* out);
-// Of POST /v1/messages/count_tokens: a conversation alone. 400, 422.
+// Reads the body of POST /v1/messages/count_tokens: a conversation alone. 400, 422.
 std::optional<ApiError> ReadCountTokens(const boost::json::object& body, MessagesRequest* out);
 
 }  // namespace gyre::http

@@ -1,4 +1,4 @@
-// What the routes of the APIs stand on.
+// The objects that the routes of the APIs use.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class RequestCounts;
 
 inline constexpr size_t kMaxStops = 16;  // stop strings of a request
 
-// Outlives the server that the routes are part of.
+// Outlives the server that has the routes.
 struct ApiContext {
   Service& service;
   Cluster* cluster = nullptr;                     // null: the routes of the cluster are not there (tests)

@@ -68,7 +68,7 @@ ApiError FromStatus(const Status& status, std::string param) {
 }
 
 ApiError FromInput(const Status& status, std::string param) {
-  // What the template makes is too much, or the model can't take such an input at all, as it has no tokenizer.
+  // The template's output is too long, or the model can't take such an input at all, as it has no tokenizer.
   if (absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status))
     return Unprocessable(Message(status), std::move(param));
   return FromStatus(status, std::move(param));

@@ -1,4 +1,4 @@
-// Errors as the clients of each API expect them.
+// Errors in the form that the clients of each API expect.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gyre::http {
 
-// Whose clients a route is for: it says how an error looks.
+// The API of a route; it decides the form of errors.
 enum class ApiStyle : uint8_t { kOpenAi, kAnthropic };
 
 struct ApiError {
@@ -24,17 +24,17 @@ struct ApiError {
 ApiError Malformed(std::string message, std::string param = "");
 // 422: a value out of range, or a field that is not supported.
 ApiError Unprocessable(std::string message, std::string param = "");
-// For errors of Service, Engine and Cluster: kInvalidArgument 422, kOutOfRange 400 with the code
+// The error for a status of Service, Engine or Cluster: kInvalidArgument 422, kOutOfRange 400 with the code
 // context_length_exceeded, kNotFound 404, kFailedPrecondition 409,
 // kResourceExhausted 429 with Retry-After, kUnavailable and kDeadlineExceeded 503, kUnimplemented 422, else 500.
 ApiError FromStatus(const Status& status, std::string param = "");
-// For errors of making a request from a body. kResourceExhausted is 422: the template passed a limit, and would again.
-// So is kFailedPrecondition: the model has no tokenizer.
+// The error for making a request from a body. kResourceExhausted is 422: the template would exceed the limit again.
+// kFailedPrecondition is 422 too: the model has no tokenizer.
 ApiError FromInput(const Status& status, std::string param = "");
 
 HttpResponse Render(const ApiError& error, ApiStyle style);
 Awaitable<void> RespondError(Exchange& exchange, ApiError error, ApiStyle style);
-// The JSON alone, for an event of a stream.
+// Only the JSON, for an event of a stream.
 std::string RenderJson(const ApiError& error, ApiStyle style);
 
 }  // namespace gyre::http

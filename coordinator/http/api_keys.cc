@@ -21,7 +21,7 @@ bool IsVisible(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });
 }
 
-// A header's value may not hold more than a key does, but case and spaces of "Bearer" are the client's.
+// A header's value must match a key exactly, but the client chooses the case and spaces of "Bearer".
 bool StartsWithBearer(std::string_view value) {
   constexpr std::string_view kBearer = "bearer ";
   if (value.size() < kBearer.size()) return false;

@@ -1,4 +1,4 @@
-// The file of API keys: who may ask, and what.
+// The file of API keys, with the role of each.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class ApiKeys {
     Hash256 hash{};
   };
 
-  // One key a line: NAME KEY [user|admin]; # begins a comment. kInvalidArgument with `where` and the line, never with
+  // One key per line: NAME KEY [user|admin]; # begins a comment. kInvalidArgument with `where` and the line, never with
   // the key.
   static StatusOr<ApiKeys> Parse(std::string_view text, const std::string& where);
-  // kNotFound: it can't be read. Warns in the log if others on this machine may read it.
+  // kNotFound: the file can't be read. Logs a warning if others on this machine may read it.
   static StatusOr<ApiKeys> Load(const std::string& path);
 
   // nullptr: no such key. Takes the same time for every key.
@@ -37,7 +37,7 @@ class ApiKeys {
   std::vector<Entry> entries_;
 };
 
-// The key that a request brings: "Authorization: Bearer KEY", else "x-api-key: KEY". nullopt: none.
+// The key in a request: "Authorization: Bearer KEY", else "x-api-key: KEY". nullopt: none.
 std::optional<std::string_view> KeyOf(const HttpRequest& request);
 
 }  // namespace gyre::http

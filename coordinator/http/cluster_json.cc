@@ -29,7 +29,7 @@ json::value LinkTransport(Transport transport) {
   return json::string(TransportName(transport));
 }
 
-// The link to the next of the ring; null where the member has no layers.
+// The link to the next member of the ring; null if the member has no layers.
 json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
   const int stage = plan ? plan->StageOf(m.info.name) : -1;
   if (stage < 0) return nullptr;
@@ -44,7 +44,7 @@ json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
   return out;
 }
 
-// The link from the coordinator to the first stage; null where no plan serves.
+// The link from the coordinator to the first stage; null if no plan serves.
 json::value FirstHopJson(const ClusterStatus& c) {
   if (!c.plan || c.plan->stages.empty()) return nullptr;
   json::object out{{"to", c.plan->stages.front().worker()},
@@ -73,7 +73,7 @@ json::object MeasuredJson(const MemberStatus& m) {
           {"links", std::move(links)}};
 }
 
-// A better plan; null where none is known.
+// A better plan; null if none is known.
 json::value ProposalJson(const std::optional<Proposal>& p) {
   if (!p) return nullptr;
   return json::object{{"ranges", p->ranges},

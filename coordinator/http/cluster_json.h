@@ -1,4 +1,4 @@
-// A cluster and its changes as the JSON of /v1/cluster. Pure. Layers count from 0, both ends inclusive.
+// A cluster and its changes as the JSON of /v1/cluster. Pure. Layers count from 0, both ends included.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gyre::http {
 
-// What neither cluster nor engine know.
+// Facts that neither cluster nor engine have.
 struct ServedFacts {
   std::string version;  // Gyre's
   std::string model;    // its name in the API

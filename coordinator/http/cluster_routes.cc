@@ -48,7 +48,7 @@ Awaitable<void> ShowStatus(Exchange& exchange, ApiContext& context) {
 
 Awaitable<void> Events(Exchange& exchange, ApiContext& context) {
   constexpr Duration kAtLeast = std::chrono::seconds(1);
-  // A plan change has many small steps: who looks on needs no more pictures than these.
+  // A plan change has many small steps, and a reader needs no more updates than these.
   constexpr Duration kAtMost = std::chrono::milliseconds(50);
   std::function<void()> wake = exchange.waker();
   const std::shared_ptr<void> subscription = context.cluster->Subscribe(std::move(wake));
@@ -68,7 +68,7 @@ Awaitable<void> Events(Exchange& exchange, ApiContext& context) {
 
 constexpr int kTraceSeconds = 60;  // of a trace at most
 
-// 1 without the parameter; nullopt: it is not a whole number from 1 to kTraceSeconds.
+// Returns 1 without the parameter; nullopt: it is not a whole number from 1 to kTraceSeconds.
 std::optional<int> TraceSeconds(const HttpRequest& request) {
   const std::string* text = request.Query("seconds");
   if (text == nullptr) return 1;
@@ -96,7 +96,7 @@ Awaitable<void> ShowTrace(Exchange& exchange, ApiContext& context) {
     const Wake woken = co_await exchange.Wait(next);
     if (woken == Wake::kGone) co_return;
   }
-  // The stages are asked some times a second; those of other machines answer after a round trip.
+  // The stages are asked several times a second; those of other machines answer after a round trip.
   const Deadline late = After(std::chrono::milliseconds(200));
   while (Clock::now() < late) {
     const Wake woken = co_await exchange.Wait(late);
@@ -107,7 +107,7 @@ Awaitable<void> ShowTrace(Exchange& exchange, ApiContext& context) {
   co_await exchange.Respond(std::move(response));
 }
 
-// The answer of a change, which comes on another thread.
+// Waits for the answer of a change, which comes on another thread.
 class Pending {
  public:
   explicit Pending(std::function<void()> wake) : wake_(std::move(wake)) {}
@@ -129,7 +129,7 @@ class Pending {
   std::optional<StatusOr<ChangeReport>> report_ GYRE_GUARDED_BY(mutex_);
 };
 
-// What asks the cluster; an error of the request.
+// A function that asks the cluster, or an error of the request.
 using Asking = std::function<void(Cluster&, Cluster::Done)>;
 using ReadAsking = std::optional<ApiError> (*)(const json::object& body, Asking* asking);
 
@@ -179,12 +179,12 @@ std::optional<ApiError> ReadRemove(const json::object& body, Asking* asking) {
 HttpResponse AnswerOf(const StatusOr<ChangeReport>& report) {
   if (report.ok()) return Answer(WriteJson(ChangeJson(*report)));
   ApiError error = FromStatus(report.status());
-  // Too little memory somewhere: the same change is refused again, whenever it is asked for.
+  // Some member has too little memory: the same change would be refused again at any time.
   if (absl::IsResourceExhausted(report.status())) error.status = 409, error.retry_after = 0;
   return Render(error, ApiStyle::kOpenAi);
 }
 
-// A change that goes on when its client is gone: it is the cluster's, not the connection's.
+// Makes a change that goes on when its client is gone, as it belongs to the cluster, not to the connection.
 Awaitable<void> Change(Exchange& exchange, ApiContext& context, ReadAsking read) {
   json::object body;
   Asking asking;

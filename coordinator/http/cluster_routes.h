@@ -7,7 +7,7 @@
 
 namespace gyre::http {
 
-// Nothing is added where the context has no cluster. The context outlives the router.
+// Adds nothing if the context has no cluster. The context outlives the router.
 void AddClusterRoutes(Router& router, ApiContext& context);
 
 }  // namespace gyre::http

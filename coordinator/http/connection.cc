@@ -80,7 +80,7 @@ void Connection::OnRead(const error_code& error, size_t n) {
   if (phase_ != Phase::kEnd) input_.append(chunk_.data(), n);  // what comes behind the last answer is dropped
   if (error) {
     ended_ = true;
-    // After a plain end the client may still read: a shell's client closes its half once it has asked.
+    // After a plain end the client may still read: some clients close their half once they have asked.
     if (error != asio::error::eof && error != asio::ssl::error::stream_truncated) broken_ = true;
   }
   signal_.Notify();
@@ -111,7 +111,7 @@ Awaitable<void> Connection::Run() {
     co_return;
   }
   phase_ = Phase::kIdle;
-  // A new connection is here to ask.
+  // A new connection is expected to send a request.
   deadline_ = After(limits.head_time);
   while (fine) fine = co_await Serve();
   if (!broken_) co_await Linger();
@@ -129,7 +129,7 @@ Awaitable<void> Connection::Linger() {
   }
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
-  // Closing with input unread would make the system throw the answer away.
+  // If it closed with input unread, the system would drop the answer.
   StartRead();
   while (!ended_) co_await signal_.Wait(kNoDeadline);
 }
@@ -138,7 +138,7 @@ Awaitable<bool> Connection::ReadHead(RequestParser& parser, std::optional<ApiErr
   const ServerLimits& limits = core_.options.limits;
   size_t seen = 0;
   for (;;) {
-    // An empty line before a request is allowed, and that costs no state.
+    // An empty line before a request is allowed, and needs no state.
     while (seen == 0 && input_.compare(0, 2, "\r\n") == 0) input_.erase(0, 2);
     const bool only_cr = input_ == "\r";
     if (!input_.empty() && phase_ == Phase::kIdle) {
@@ -293,7 +293,7 @@ Awaitable<void> Connection::RunRoute(ConnectionExchange& exchange, const Route& 
     HttpResponse no = Render(sorry, route.style);
     co_await exchange.Respond(std::move(no));
   } else if (!thrown.empty()) {
-    // The client must not take half an answer for a whole one.
+    // The client must not take half an answer for a complete one.
     exchange.EndConnection();
     broken_ = true;
   }
@@ -301,7 +301,7 @@ Awaitable<void> Connection::RunRoute(ConnectionExchange& exchange, const Route& 
 }
 
 Awaitable<bool> Connection::SendTls(Parts parts) {
-  // One record where it fits, as each one costs a header and a tag.
+  // The parts become one TLS record if they fit, as each record costs a header and a tag.
   std::string joined;
   for (const std::string_view part : parts) joined += part;
   size_t sent = 0;

@@ -1,4 +1,4 @@
-// One connection: its requests one after another, each answered by a route.
+// One connection: its requests in succession, each answered by a route.
 #pragma once
 
 #include <array>
@@ -25,13 +25,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Connection(ServerCore& core, Socket socket);
 
-  // Its whole life. Whoever runs it holds the connection until then.
+  // Runs the whole life of the connection. The caller holds the connection until then.
   Awaitable<void> Run();
-  // Ends it at once: whatever waits for the client learns that it is gone.
+  // Ends it at once: every coroutine that waits for the client learns that it is gone.
   void Abort();
   // Acts on a time limit that has passed.
   void CheckTime(Deadline now);
-  // When its last answer ended; nullopt while it reads or answers a request.
+  // The time when its last answer ended; nullopt while it reads or answers a request.
   std::optional<Deadline> idle_since() const;
 
  private:
@@ -41,25 +41,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The bytes to send are those of all parts, in order.
   using Parts = std::array<std::string_view, 3>;
 
-  // A read is always under way, unless too much waits unread: so the end of the client is noticed in every phase.
+  // A read is always under way, unless too much waits unread, so that the client's end is noticed in every phase.
   void StartRead();
   void OnRead(const boost::system::error_code& error, size_t n);
   // Waits until more than `have` bytes are in input_. False: the client is gone or too slow.
   Awaitable<bool> MoreInput(size_t have);
 
   Awaitable<bool> Handshake();
-  // The next request's head to the parser; false: there is no next request. An error is in `error`.
+  // Passes the next request's head to the parser; false: there is no next request. An error is in `error`.
   Awaitable<bool> ReadHead(RequestParser& parser, std::optional<ApiError>& error);
   Awaitable<std::optional<ApiError>> ReadBody(RequestParser& parser);
-  // One request and its answer. False: the connection ends.
+  // Handles one request and its answer. False: the connection ends.
   Awaitable<bool> Serve();
-  // The body, if the request is admitted. An error of it is in `error`.
+  // Reads the body, if the request is admitted. An error is in `error`.
   Awaitable<void> ReadRest(RequestParser& parser, ConnectionExchange& exchange, std::optional<ApiError>& error);
   Awaitable<void> Answer(ConnectionExchange& exchange, const Admission& admission);
   Awaitable<void> RunRoute(ConnectionExchange& exchange, const Route& route);
   // Sends the end of the connection, and gives the client a moment to read the last answer.
   Awaitable<void> Linger();
-  // False: the client is gone.
+  // Returns false if the client is gone.
   Awaitable<bool> Send(Parts parts);
   Awaitable<bool> SendTls(Parts parts);
 

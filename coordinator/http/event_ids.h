@@ -1,5 +1,5 @@
-// The `id` fields of a stream of server-sent events that can be taken up (docs/restart.md): they count the events of
-// each choice, and of the stream as a whole, so that a client that has seen some gets the others only.
+// The `id` fields of a stream of server-sent events that can be taken up (docs/restart.md). They count the events of
+// each choice, and of the stream as a whole, so that a client that has seen some of them gets only the others.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace gyre::http {
 
-// Written as STREAM:W.C0.C1..., with the numbers of events of the whole and of each choice up to this one.
+// Written as STREAM:W.C0.C1..., with the number of events of the whole and of each choice up to this one.
 class EventIds {
  public:
   // Events have no ids.
   EventIds() = default;
   // A new stream.
   EventIds(std::string stream, size_t choices) : stream_(std::move(stream)), sent_(choices + 1), seen_(choices + 1) {}
-  // From a Last-Event-ID: events up to that one are left out. kInvalidArgument: it is none of these.
+  // From a Last-Event-ID: events up to that one are left out. kInvalidArgument: it is no such id.
   static StatusOr<EventIds> Parse(std::string_view last);
 
   bool on() const { return !stream_.empty(); }
@@ -28,7 +28,7 @@ class EventIds {
   // The take_up_id of a choice's request.
   std::string RequestId(size_t choice) const;
 
-  // `events`: whole ones, of which each ends with an empty line, as the choice or the stream as a whole has them next.
+  // `events`: complete ones, each of which ends with an empty line: the next events of the choice or of the stream.
   void AppendChoice(size_t choice, std::string_view events, std::string* out) { Append(choice + 1, events, out); }
   void AppendWhole(std::string_view events, std::string* out) { Append(0, events, out); }
 
@@ -41,7 +41,7 @@ class EventIds {
 
 // The header Last-Event-ID; nullptr: there is none.
 const std::string* LastEventId(const HttpRequest& request);
-// What an answer to this request is called by: for one that takes a stream up, as it was before.
+// The name of the answer to this request; an answer that takes a stream up keeps the earlier name.
 std::string AnswerId(const HttpRequest& request);
 
 }  // namespace gyre::http

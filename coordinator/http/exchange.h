@@ -1,4 +1,4 @@
-// One HTTP request and the answer to it, as a route sees them. The server implements it over a connection; tests
+// One HTTP request and its answer, as a route sees them. The server implements it over a connection; tests
 // implement it without one.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Caller {
   bool loopback = false;
 };
 
-// Texts are what the client wrote: any bytes.
+// Texts are as the client wrote them: any bytes.
 struct HttpRequest {
   std::string id;            // unique; logs and the header x-request-id name the request by it
   std::string method, path;  // the path without its query, %XX decoded
@@ -38,7 +38,7 @@ struct HttpRequest {
   std::string body;
   Caller caller;
 
-  // nullptr: absent. The first one of that name.
+  // nullptr: absent. The first header of that name.
   const std::string* Header(std::string_view name) const;
   const std::string* Query(std::string_view name) const;
 };
@@ -52,28 +52,28 @@ struct HttpResponse {
 
 enum class Wake : uint8_t { kWoken, kTimeout, kGone };
 
-// Used on the server's thread only, except for what waker() gives. A route answers exactly once: Respond, or Begin and
-// then Write as often as it likes. It returns soon after the client is gone. An exception that leaves a route before it
-// answered becomes a 500.
+// Used on the server's thread only, except for the function that waker() returns. A route answers exactly once:
+// Respond, or Begin and then any number of Writes. It returns soon after the client is gone. An exception that leaves a
+// route before it answered becomes a 500.
 class Exchange {
  public:
   virtual ~Exchange() = default;
 
   virtual const HttpRequest& request() const = 0;
   virtual Awaitable<void> Respond(HttpResponse response) = 0;
-  // Starts an answer whose body comes in pieces; `head.body` is its first. The body ends when the route returns.
+  // Starts an answer whose body comes in pieces; `head.body` is the first. The body ends when the route returns.
   virtual Awaitable<void> Begin(HttpResponse head) = 0;
-  // Returns when the bytes are with the operating system, so that a slow client slows the route down. False: the client
+  // Returns when the operating system has the bytes, so that a slow client slows the route down. False: the client
   // is gone.
   virtual Awaitable<bool> Write(std::string bytes) = 0;
   // Waits until the waker was called (also before this call: one call of it is enough for one Wait), the deadline, or
   // the client is gone.
   virtual Awaitable<Wake> Wait(Deadline deadline = kNoDeadline) = 0;
   virtual Awaitable<void> Pause(Duration duration) = 0;
-  // May be called on any thread, must not block, also after the exchange has ended. Many calls cost as little as one.
+  // May be called on any thread, also after the exchange has ended; must not block. Many calls cost as little as one.
   virtual std::function<void()> waker() = 0;
   virtual bool gone() const = 0;
-  // Tokens that a request to the engine took, for the log and metrics. Generation tells them.
+  // The tokens that a request to the engine took, for the log and metrics. Generation calls it.
   virtual void CountTokens(uint64_t /*prompt*/, uint64_t /*generated*/) {}
 };
 

@@ -15,50 +15,50 @@
 
 namespace gyre::http {
 
-// Runs `work` on the service's threads: templates, tokenizers and long JSON must not hold up other clients. Also when
-// the client goes away meanwhile, it returns only after `work` has run. An error: too much waits, and `work` did not
+// Runs `work` on the service's threads: templates, tokenizers and long JSON must not delay other clients. If the client
+// goes away meanwhile, it still returns only after `work` has run. An error: too many tasks wait, and `work` did not
 // run.
 Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::function<void()> work);
 
-// A question as a request, made on the service's threads. A prompt that is longer than the context is 400 with the code
+// Makes a request from a question, on the service's threads. A prompt longer than the context is 400 with the code
 // context_length_exceeded; for the other errors see Service::MakeRequest and FromStatus.
 Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out);
 
-// What the client is told of an event that ends a request before its end: Failed or Cancelled.
+// The error for the client if an event ends a request early: Failed or Cancelled.
 std::optional<ApiError> ErrorOf(const Event& event);
 
-// What the client of a stream is told of a request that waits for a ring: a comment of server-sent events, which
-// clients don't show to their users; "" where the event is another one.
+// The text for the client of a stream whose request waits for a ring: a comment of server-sent events, which
+// clients don't show to their users; "" for any other event.
 std::string CommentOf(const Event& event);
 
-// Used on the server's thread. Dropping it cancels what still runs.
+// Used on the server's thread. Destroying it cancels the requests that still run.
 class Generation {
  public:
   // Exchange and service outlive it.
   Generation(Exchange& exchange, Service& service) : exchange_(exchange), service_(service) {}
 
-  // Starts all of them, or none.
+  // Starts all requests, or none.
   std::optional<ApiError> Start(std::vector<Request> requests) { return Start(std::move(requests), {}); }
-  // The same, or with the header Last-Event-ID takes up those of the stream that the client has seen events of: then
-  // `requests` say only how many they are, and all events come again, from the first one on. `ids`: of the events that
-  // are to be written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: what the
-  // header names can't be taken up.
+  // Like Start, or with the header Last-Event-ID takes up the stream that the client has seen events of. Then
+  // `requests` give only their number, and all events come again, from the first one on. `ids`: of the events to be
+  // written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: the stream in the
+  // header can't be taken up.
   std::optional<ApiError> Open(std::vector<Request> requests, bool stream, EventIds* ids);
 
   struct Item {
     size_t index = 0;  // of the request
     Event event;
   };
-  // An event that is there already, taking turns among the requests; nullopt: none is there yet, or all have ended.
-  // One that has an error (ErrorOf) ends them all: the others are cancelled at once, however slow the client is.
+  // An event that is there already, from the requests in turn; nullopt: none is there yet, or all have ended.
+  // An event with an error (ErrorOf) ends all requests: the others are cancelled at once, however slow the client is.
   std::optional<Item> TryNext();
-  // Waits for it. nullopt: all requests have ended, or the client is gone (then see Exchange::gone) and they are
+  // Waits for an event. nullopt: all requests have ended, or the client is gone (then see Exchange::gone) and they are
   // cancelled.
   Awaitable<std::optional<Item>> Next();
   bool ended() const { return running_ == 0; }
 
  private:
-  // Cancels what runs.
+  // Cancels the running requests.
   void Drop();
   std::optional<ApiError> Start(std::vector<Request> requests, const EventIds& ids);
   StreamOptions Waking() const;

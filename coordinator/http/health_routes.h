@@ -11,8 +11,8 @@ namespace gyre::http {
 // The context outlives the router.
 void AddHealthRoutes(Router& router, ApiContext& context);
 
-// While the model loads or the coordinator stands by: /health answers, /ready is 503 with `reason`, and everything else
-// is 503 with `why`.
+// For the time while the model loads or the coordinator stands by: /health answers, /ready is 503 with `reason`, and
+// all other paths are 503 with `why`.
 void AddLoadingRoutes(Router& router, const std::string& reason, const std::string& why);
 
 }  // namespace gyre::http

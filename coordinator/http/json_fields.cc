@@ -15,7 +15,7 @@ namespace json = boost::json;
 
 constexpr int kMaxDepth = 64;
 
-// Finds a name that stands twice in one object: readers differ in which of the two counts.
+// Finds a name that occurs twice in one object, as readers differ in which of the two counts.
 struct TwiceHandler {
   static constexpr size_t max_object_size = size_t(-1), max_array_size = size_t(-1), max_key_size = size_t(-1),
                           max_string_size = size_t(-1);
@@ -47,7 +47,7 @@ struct TwiceHandler {
   bool on_comment(json::string_view, json::error_code&) { return true; }
 };
 
-// "" if no name stands twice. REQUIRES: valid JSON.
+// Returns "" if no name occurs twice. REQUIRES: valid JSON.
 std::string NameThatStandsTwice(std::string_view body) {
   json::parse_options options;
   options.max_depth = kMaxDepth;

@@ -1,5 +1,5 @@
-// Reads the fields of a JSON object strictly: what has the wrong type is malformed (400), what is out of range or not
-// known cannot be processed (422); nothing is ignored in silence.
+// Reads the fields of a JSON object strictly: a wrong type is malformed (400), a value out of range or an unknown field
+// can't be processed (422); nothing is silently ignored.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace gyre::http {
 
-// A request's body as an object. 400: no JSON, no object, nested deeper than 64, a name that stands twice.
+// A request's body as an object. 400: no JSON, no object, nested deeper than 64, or a name occurs twice.
 std::optional<ApiError> ParseBody(std::string_view body, boost::json::object* out);
 
-// A field that is null is absent. The first error stays; after it every call returns "absent". The object outlives it.
+// A field that is null is absent. The first error is kept; after it all calls return "absent". The object outlives it.
 class JsonFields {
  public:
   // `path` is put before each name in an error, as "stream_options.".
@@ -34,7 +34,7 @@ class JsonFields {
   const boost::json::value* Any(std::string_view name);
   // The field must be there.
   void Require(std::string_view name);
-  // The field may be there and changes nothing; docs/api.md lists it.
+  // The field may be there and has no effect; docs/api.md lists it.
   void Ignore(std::string_view name);
   // 422 if the field is there.
   void Refuse(std::string_view name, std::string_view why);
@@ -42,7 +42,7 @@ class JsonFields {
   void Fail(ApiError error);
   bool failed() const { return error_.has_value(); }
   std::string Path(std::string_view name) const { return path_ + std::string(name); }
-  // The first error; 422 for the first field that nobody asked for.
+  // Returns the first error; 422 for the first field that was not read.
   std::optional<ApiError> Finish();
 
  private:

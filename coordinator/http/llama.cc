@@ -22,7 +22,7 @@ Awaitable<void> RespondJson(Exchange& exchange, json::object object) {
   co_await exchange.Respond(std::move(response));
 }
 
-// A token's text, or its bytes where they are not whole characters.
+// A token's text, or its bytes if they are not complete characters.
 json::value PieceOf(const std::string& piece) {
   if (ValidUtf8(piece) == piece) return json::value(piece);
   json::array bytes;
@@ -142,7 +142,7 @@ Awaitable<void> Props(ApiContext& context, Exchange& exchange) {
   reply["default_generation_settings"] = std::move(settings);
   reply["total_slots"] = context.engine_stats().scheduler.max_sequences;
   reply["model_alias"] = context.models.front();
-  // The file's name alone: folders of this machine concern nobody.
+  // Only the file's name is shown, as the folders of this machine concern no client.
   reply["model_path"] = ValidUtf8(model.path().substr(model.path().rfind('/') + 1));
   reply["chat_template"] = ValidUtf8(model.chat_template());
   if (const Tokenizer* tokenizer = model.tokenizer()) {
@@ -154,7 +154,7 @@ Awaitable<void> Props(ApiContext& context, Exchange& exchange) {
   co_await RespondJson(exchange, std::move(reply));
 }
 
-// A slot for each sequence that is there: Gyre has no fixed ones.
+// Returns a slot for each present sequence, as Gyre has no fixed slots.
 Awaitable<void> Slots(ApiContext& context, Exchange& exchange) {
   const EngineStats stats = context.engine_stats();
   json::array slots;

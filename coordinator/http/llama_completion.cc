@@ -17,7 +17,7 @@ struct CompletionRequest {
   Question question;
   bool stream = false, tokens = false, timings = false;
   std::optional<uint32_t> probabilities;
-  // A prompt of several parts is put together on the service's threads: texts are tokenized, ids stay.
+  // A prompt of several parts is assembled on the service's threads: texts are tokenized, ids stay.
   std::vector<std::variant<std::string, TokenId>> parts;
 };
 
@@ -43,7 +43,7 @@ void ReadPrompt(const json::value& prompt, JsonFields* fields, CompletionRequest
   if (array->empty()) fields->Fail(Malformed("prompt is empty", "prompt"));
 }
 
-// [[id, bias], ...] or {"id": bias, ...}; a bias of false bans.
+// [[id, bias], ...] or {"id": bias, ...}; a bias of false forbids the token.
 void ReadBias(const json::value& value, JsonFields* fields, SamplingParams* sampling) {
   const auto fail = [&] {
     fields->Fail(Malformed("logit_bias must be pairs of a token id and a number or false", "logit_bias"));
@@ -95,7 +95,7 @@ void ReadSampling(JsonFields* fields, SamplingParams* s) {
   if (const json::value* bias = fields->Any("logit_bias")) ReadBias(*bias, fields, s);
 }
 
-// A field of a sampler that Gyre doesn't have may have the value that switches it off.
+// The field of a sampler that Gyre doesn't have may have the value that switches that sampler off.
 void RefuseUnless(JsonFields* fields, const char* name, double off) {
   const json::value* value = fields->Any(name);
   if (value == nullptr || (value->is_number() && value->to_number<double>() == off)) return;
@@ -144,7 +144,7 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Caller& c
   if (fields.Bool("post_sampling_probs").value_or(false)) {
     fields.Refuse("post_sampling_probs", "probabilities are those before sampling");
   }
-  // Settings of the samplers above, of the cache, and of slots: they change nothing here.
+  // These are settings of the samplers above, of the cache, and of slots: they have no effect here.
   for (const char* name : {"mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "dry_base",
                            "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "cache_prompt",
                            "id_slot", "n_keep", "n_discard", "min_keep", "model"}) {
@@ -228,7 +228,7 @@ json::object Probabilities(const Service& service, const TokenEvent& event) {
   return out;
 }
 
-// What one answer has so far, and its JSON.
+// An answer so far, and its JSON.
 class CompletionAnswer {
  public:
   CompletionAnswer(const ApiContext& context, const CompletionRequest& asked, const Request& request)

@@ -1,4 +1,4 @@
-// llama.cpp's /completion, and what its settings are called.
+// llama.cpp's /completion, and the names of its settings.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace gyre::http {
 
 Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange);
 
-// What a field that isn't sent means.
+// The default values of fields that a client leaves out.
 boost::json::object DefaultSettings();
 
 // An array of token ids; an error goes to `fields`.

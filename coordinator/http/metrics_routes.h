@@ -1,4 +1,4 @@
-// /metrics, for Prometheus.
+// The route /metrics, for Prometheus.
 #pragma once
 
 #include "coordinator/http/api_context.h"

@@ -24,10 +24,10 @@ using Labels = std::vector<ClientMetric::Label>;
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Collects families in the order in which they are shown.
+// Collects families in the order in which they are printed.
 class Families {
  public:
-  // The samples of the family that was begun last.
+  // The samples that follow belong to this family.
   Families& Begin(MetricType type, std::string name, std::string help) {
     families_.push_back({.name = std::move(name), .help = std::move(help), .type = type, .metric = {}});
     return *this;
@@ -147,7 +147,7 @@ void AddScheduler(const EngineStats& e, Families* f) {
   f->Counter("gyre_kv_blocks_leaked_total", "KV blocks that had leaked and were given back.", Number(s.leaked_blocks));
 }
 
-// Label values for names from outside: printable, short, and never the same for two of them.
+// Label values for names from outside: printable, short, and different for different names.
 class LabelValues {
  public:
   std::string Of(const std::string& name) {

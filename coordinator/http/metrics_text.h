@@ -1,4 +1,4 @@
-// What is measured, in Prometheus' text format.
+// The metrics in Prometheus' text format.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gyre::http {
 
-// Everything that /metrics shows, read at one moment.
+// The input of /metrics, read at one moment.
 struct MetricsInput {
   std::string version, model;
   EngineStats engine;
@@ -24,7 +24,7 @@ struct MetricsInput {
   ProcessStats process;
 };
 
-// Workers that have samples of their own at most; more are in the totals only.
+// The most workers that have their own samples; further ones are only in the totals.
 inline constexpr size_t kMetricWorkers = 1024;
 
 // Pure. Texts from outside are label values of at most 64 bytes, and each of them is used once.

@@ -1,5 +1,5 @@
 // The routes of OpenAI's API: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models.
-// docs/api.md lists what differs from OpenAI's own servers.
+// docs/api.md lists the differences from OpenAI's own servers.
 #pragma once
 
 #include "coordinator/http/api_context.h"

@@ -130,7 +130,7 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
   co_await exchange.Respond(std::move(response));
 }
 
-// Appends what is there. The error ends the answer.
+// Appends the events that are there. The error ends the answer.
 std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
                                   Reader& reader, EventIds& ids, std::string* out) {
   std::string events;
@@ -154,8 +154,8 @@ std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generati
   return std::nullopt;
 }
 
-// The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
-// with a comment when that takes long, as proxies and clients give up connections that are silent.
+// The answer begins with the first event, so that a request that fails before it gets an HTTP status of its own; or
+// with a comment if the first event takes long, as proxies and clients close connections that are silent.
 Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
                           EventIds& ids, Duration ping) {
   bool begun = false, failed = false;

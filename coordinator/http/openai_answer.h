@@ -1,5 +1,5 @@
-// From a request's body to the engine and back: what the routes that generate have in common. A route says how a body
-// is read and how an answer is written.
+// The common path of all routes that generate, from a request's body to the engine and back. A route only reads its
+// body and writes its answer.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace gyre::http {
 
-// What one event adds to one choice.
+// The part of one choice that one event adds.
 struct Delta {
   size_t choice = 0;
   std::string reasoning, text;
@@ -35,14 +35,14 @@ struct Delta {
   }
 };
 
-// Of all choices together. Choices of one prompt count it once.
+// The sum over all choices. Choices of one prompt count it once.
 struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
   uint64_t reasoning = 0;  // of the completion's: those before the content begins
   uint64_t shifts = 0;     // of the context
 };
 
-// A choice as a whole.
+// A complete choice.
 struct Choice {
   std::string reasoning, text;
   std::vector<TokenId> ids;
@@ -55,12 +55,12 @@ class OpenAiAnswer {
  public:
   virtual ~OpenAiAnswer() = default;
 
-  // Fills what is protected below. On a thread of the service; the others are called on the server's thread.
+  // Fills the protected members below. Runs on a thread of the service; the other functions on the server's thread.
   virtual std::optional<ApiError> Read(std::string_view body) = 0;
 
-  // The answer as a whole, as JSON.
+  // The complete answer as JSON.
   virtual std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) = 0;
-  // The same as events, each behind `out`.
+  // The same as events, each appended to `out`.
   virtual void AppendBegin(std::string* out) = 0;
   virtual void AppendDelta(const Delta& delta, std::string* out) = 0;
   virtual void AppendEnd(const UsageSum& usage, std::string* out) = 0;
@@ -74,7 +74,7 @@ class OpenAiAnswer {
 
  protected:
   std::vector<Request> requests_;  // n_ for each prompt, side by side
-  // For answers that have reasoning beside their text, when the requests are there.
+  // For answers that have reasoning beside their text; call it when the requests are made.
   void PartRequests(const ApiContext& context);
 
   std::vector<AnswerParts> parts_;  // one for each request, or none: then all of an answer is text
@@ -87,13 +87,13 @@ class OpenAiAnswer {
 Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::unique_ptr<OpenAiAnswer> answer);
 
 // Parts of several answers.
-// With its quotes.
+// The reason, with its quotes.
 const char* QuotedFinish(FinishReason reason);
 // "usage" of chat and completions, as JSON.
 std::string UsageJson(const UsageSum& usage);
-// [1,2,3]
+// Appends [1,2,3].
 void AppendIds(std::span<const TokenId> ids, std::string* out);
-// The beginning that each object of an answer has: {"id":...,"object":...,"created":...,"model":...,
+// The beginning of each object of an answer: {"id":...,"object":...,"created":...,"model":...,
 // "system_fingerprint":...,"choices":[
 std::string ObjectBeginning(const ApiContext& context, const std::string& id, std::string_view object,
                             const std::string& model);

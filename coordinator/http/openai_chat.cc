@@ -1,4 +1,4 @@
-// POST /v1/chat/completions
+// The route POST /v1/chat/completions.
 #include <algorithm>
 
 #include "coordinator/http/json_text.h"
@@ -25,10 +25,10 @@ class ChatAnswer : public OpenAiAnswer {
 
  private:
   void ReadFields(JsonFields& fields, Question* question);
-  // One event: what comes before and behind `"delta":`.
+  // Begins one event: all that comes before `"delta":`.
   void OpenChunk(size_t choice, std::string* out);
   void CloseChunk(const Delta& delta, const char* finish, std::string* out);
-  // The field logprobs, with a comma before it.
+  // Appends the field logprobs, with a comma before it.
   void AppendLogprobs(const std::vector<TokenScore>& scores, std::string* out);
 
   const ApiContext& context_;
@@ -40,7 +40,7 @@ class ChatAnswer : public OpenAiAnswer {
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
 
-// What asks for something else than text.
+// Refuses fields that ask for something other than text.
 void ReadFormats(JsonFields& fields) {
   if (const json::object* format = fields.Object("response_format")) {
     JsonFields inner(*format, "response_format.");
@@ -174,7 +174,7 @@ void ChatAnswer::AppendBegin(std::string* out) {
     *out += R"({"role":"assistant","content":"","refusal":null})";
     CloseChunk({}, "null", out);
     if (i > 0 || !with_ids_) continue;
-    // Into the first event: behind its choices.
+    // The ids go into the first event, after its choices.
     std::string ids = "],\"prompt_token_ids\":";
     AppendIds(prompt_ids_, &ids);
     out->replace(out->size() - chunk_end_.size(), 1, ids);

@@ -1,4 +1,4 @@
-// POST /v1/completions
+// The route POST /v1/completions.
 #include <span>
 
 #include "coordinator/http/json_text.h"
@@ -32,13 +32,13 @@ class CompletionAnswer : public OpenAiAnswer {
   void ReadFields(JsonFields& fields, Question* question);
   std::optional<ApiError> AddPrompt(const PromptInput& input, const Question& question);
   const Prompt& PromptOf(size_t choice) const { return prompts_[choice / static_cast<size_t>(n_)]; }
-  // What stands behind the text of a choice.
+  // Appends the fields after the text of a choice.
   void CloseChoice(size_t choice, std::span<const TokenId> ids, std::span<const TokenScore> scores, const char* finish,
                    std::string* out);
   void AppendChunk(const Delta& delta, const char* finish, std::string* out);
-  // With that of the first token, which is none.
+  // The scores include that of the first token, which has none.
   std::vector<TokenScore> ScoresOfPrompt(size_t choice, std::vector<TokenScore> scores) const;
-  // The prompt as a part of the text. `scores`: of its tokens.
+  // Appends the prompt as a part of the text. `scores`: of its tokens.
   void AppendEcho(size_t choice, std::vector<TokenScore> scores, std::string* out);
 
   const ApiContext& context_;
@@ -48,7 +48,7 @@ class CompletionAnswer : public OpenAiAnswer {
   std::vector<PromptInput> inputs_;
   std::vector<Prompt> prompts_;
   bool echo_ = false, with_ids_ = false;
-  // Of each choice:
+  // The state of each choice:
   std::vector<size_t> offsets_;                         // characters of the text so far
   std::vector<std::vector<TokenScore>> prompt_scores_;  // until the prompt is echoed
   std::vector<bool> echoed_;
@@ -185,7 +185,7 @@ void CompletionAnswer::AppendEcho(size_t choice, std::vector<TokenScore> scores,
   echo.scores = std::move(scores);
   AppendChunk(echo, "null", out);
   if (!with_ids_) return;
-  // Into the choice, which ends before the end of the event.
+  // The ids go into the choice, which ends before the end of the event.
   std::string ids = ",\"prompt_token_ids\":";
   AppendIds(PromptOf(choice).ids, &ids);
   out->insert(out->size() - chunk_end_.size() - 1, ids);

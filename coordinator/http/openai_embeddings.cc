@@ -1,4 +1,4 @@
-// POST /v1/embeddings
+// The route POST /v1/embeddings.
 #include <algorithm>
 #include <cmath>
 
@@ -66,7 +66,7 @@ std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http,
   return std::nullopt;
 }
 
-// The first values, with a length of one. A vector of zeros stays.
+// Keeps the first `dimensions` values and gives them the length one. A vector of zeros stays.
 void Normalize(size_t dimensions, std::vector<float>* vector) {
   vector->resize(std::min(dimensions, vector->size()));
   double sum = 0;
@@ -75,7 +75,7 @@ void Normalize(size_t dimensions, std::vector<float>* vector) {
   for (float& v : *vector) v = static_cast<float>(v * scale);
 }
 
-// Little-endian floats.
+// The floats are little-endian.
 std::string Base64(const std::vector<float>& vector) {
   std::string bytes;
   bytes.reserve(vector.size() * 4);
@@ -104,7 +104,7 @@ std::string Write(EmbeddingsJob* job) {
   return out + fmt::format(R"(,"usage":{{"prompt_tokens":{0},"total_tokens":{0}}}}})", job->tokens);
 }
 
-// Computes the vectors of all requests, some at once.
+// Computes the vectors of all requests, several at once.
 Awaitable<std::optional<ApiError>> Compute(const ApiContext& context, Exchange& exchange, EmbeddingsJob& job) {
   job.vectors.resize(job.requests.size());
   for (size_t first = 0; first < job.requests.size() && !exchange.gone(); first += kAtOnce) {

@@ -9,14 +9,14 @@
 namespace gyre::http {
 namespace {
 
-// JSON has no infinity; OpenAI's servers say this of tokens that have no chance.
+// JSON has no infinity; OpenAI's servers use this number for tokens without any chance.
 constexpr float kNoChance = -9999;
 
 void AppendNumber(float logprob, std::string* out) {
   fmt::format_to(std::back_inserter(*out), "{}", std::isfinite(logprob) ? std::max(logprob, kNoChance) : kNoChance);
 }
 
-// Control tokens have no bytes in a text; then their name stands for them.
+// Control tokens have no bytes in a text; then their name is used.
 std::string BytesOf(const Service& service, TokenId id, bool* control) {
   StatusOr<std::string> bytes = service.TokenBytes(id);
   *control = !bytes.ok() || bytes->empty();
@@ -43,7 +43,7 @@ void AppendToken(const Service& service, TokenId id, float logprob, std::string*
   *out += ']';
 }
 
-// The token as a name that no other token's bytes have: what is no whole character is written as bytes.
+// A name that no other token's bytes have: bytes that are no complete character are written as numbers.
 std::string NameOf(const Service& service, TokenId id) {
   bool control = false;
   std::string bytes = BytesOf(service, id, &control);
@@ -53,7 +53,7 @@ std::string NameOf(const Service& service, TokenId id) {
   return name;
 }
 
-// {"name":logprob,...}: the likeliest ones and the token itself, each name once.
+// Appends {"name":logprob,...}: the likeliest tokens and the token itself, each name once.
 void AppendTop(const Service& service, const TokenScore& score, std::string* out) {
   std::vector<std::string> names;
   const auto add = [&](TokenId id, float logprob) {

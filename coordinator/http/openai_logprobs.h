@@ -1,4 +1,4 @@
-// Log-probabilities of tokens as OpenAI's routes write them.
+// Log-probabilities of tokens in the form of OpenAI's routes.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ struct TokenScore {
   bool shown = false;             // the text has it, even if it is a control token
 };
 
-// The scores of one choice wait for its text: those of tokens that a stop string takes back are never said.
+// The scores of one choice wait for its text: those of tokens that a stop string removes are never sent.
 class HeldScores {
  public:
-  // `parted`: the text may lack the beginning of what the tokens say (reasoning and its markers).
+  // `parted`: the text may lack the first part of the tokens' text (reasoning and its markers).
   HeldScores(const Service& service, bool parted) : service_(&service), parted_(parted) {}
   void Hold(TokenScore score) { held_.push_back(std::move(score)); }
-  // Nothing of what is held belongs to the text.
+  // Drops the held scores, as none of them belongs to the text.
   void Drop() { held_.clear(); }
-  // What is held belongs to this text, which is not empty.
+  // Returns the held scores that belong to this text, which is not empty.
   std::vector<TokenScore> Release(std::string_view text);
-  // The end, with the last of the text.
+  // Ends the choice, with the last of the text.
   std::vector<TokenScore> Finish(const Finished& finished, std::string_view text);
 
  private:
@@ -44,7 +44,7 @@ class HeldScores {
 void AppendChatLogprobs(const Service& service, std::span<const TokenScore> scores, std::string* out);
 
 // {"tokens":[...],"token_logprobs":[...],"top_logprobs":[{...},...],"text_offset":[...]}. `offset`: characters of the
-// choice's text before the first token; it is moved on behind the last one.
+// choice's text before the first token; it is moved past the last one.
 void AppendTextLogprobs(const Service& service, std::span<const TokenScore> scores, size_t* offset, std::string* out);
 
 }  // namespace gyre::http

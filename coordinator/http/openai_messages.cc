@@ -13,7 +13,7 @@ json::object ReadMessage(JsonFields& fields) {
   fields.Require("role");
   const std::string role = ReadRole(fields);
   const std::optional<std::string> content = ReadContent(fields, "content", {"text"});
-  // An answer that the client got earlier may have none of these.
+  // The message may be an earlier answer of the server, which may have these fields.
   fields.Ignore("refusal");
   fields.Ignore("annotations");
   for (const char* name : {"tool_calls", "function_call", "tool_call_id"}) {

@@ -1,4 +1,4 @@
-// POST /v1/responses, without a memory of earlier ones.
+// The route POST /v1/responses, which does not remember earlier responses.
 #include <algorithm>
 #include <chrono>
 
@@ -27,21 +27,21 @@ class ResponsesAnswer : public OpenAiAnswer {
   void AppendError(const ApiError& error, std::string* out) override;
 
  private:
-  // What the answer consists of: the reasoning, if there is any, and the message.
+  // A part of the answer: the reasoning, if there is any, or the message.
   struct Item {
     bool reasoning = false;
     std::string id, text;
     std::vector<TokenScore> scores;
   };
   void ReadFields(JsonFields& fields, Question* question);
-  // As it is while it is written (no usage) or at its end.
+  // The object while it is written (no usage) or at its end.
   json::object Response(const UsageSum* usage) const;
   json::object ItemObject(const Item& item, bool done) const;
   json::object Part(const Item& item, bool done) const;
   json::array Scores(const std::vector<TokenScore>& scores) const;
   void AddItem(bool reasoning);
   void AppendEvent(std::string_view type, json::object fields, std::string* out);
-  // The same with the place of the last item's text in it.
+  // Like AppendEvent, with the place of the last item's text in it.
   void AppendPartEvent(std::string_view type, json::object fields, std::string* out);
   void OpenItem(bool reasoning, std::string* out);
   void CloseItem(std::string* out);
@@ -56,7 +56,7 @@ class ResponsesAnswer : public OpenAiAnswer {
   uint64_t sequence_ = 0;  // of events
 };
 
-// A message of the conversation; items that change nothing here add none.
+// Reads a message of the conversation; items without an effect here add none.
 void ReadItem(const json::value& value, const std::string& path, JsonFields& outer, json::array* messages) {
   if (!value.is_object()) return outer.Fail(Malformed(fmt::format("{} must be an object", path), path));
   JsonFields fields(value.get_object(), path + ".");
@@ -103,7 +103,7 @@ json::array ReadInput(JsonFields& fields) {
   return messages;
 }
 
-// What this server has no memory or no tools for.
+// Refuses fields that need memory or tools, which this server does not have.
 void RefuseState(JsonFields& fields) {
   constexpr char kMemory[] = "this server remembers no answers; send the whole conversation";
   fields.Refuse("previous_response_id", kMemory);
@@ -116,7 +116,7 @@ void RefuseState(JsonFields& fields) {
   fields.Ignore("max_tool_calls");
 }
 
-// text.format and reasoning.effort.
+// Reads text.format and reasoning.effort.
 void ReadTextAndReasoning(JsonFields& fields, json::object* extra) {
   if (const json::object* text = fields.Object("text")) {
     JsonFields inner(*text, "text.");
@@ -136,7 +136,7 @@ void ReadTextAndReasoning(JsonFields& fields, json::object* extra) {
   }
 }
 
-// The only thing that may be included: log-probabilities.
+// Only log-probabilities may be included.
 void ReadInclude(JsonFields& fields, Question* question) {
   const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, 20);
   if (const json::array* include = fields.Array("include")) {

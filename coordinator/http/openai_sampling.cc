@@ -38,7 +38,7 @@ void ReadLogitBias(JsonFields& fields, int vocab, SamplingParams* sampling) {
   if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
 }
 
-// 400: not whole numbers; 422: no ids of the vocabulary.
+// 400: the elements are not whole numbers; 422: they are no ids of the vocabulary.
 std::optional<std::vector<TokenId>> ReadIds(JsonFields& fields, const std::string& path, const json::array& array,
                                             int vocab) {
   std::vector<TokenId> ids;
@@ -72,7 +72,7 @@ int ReadPriority(JsonFields& fields) { return static_cast<int>(fields.Integer("p
 uint64_t ReadCacheSalt(JsonFields& fields) {
   const std::optional<std::string> text = fields.String("cache_salt");
   if (!text) return 0;
-  // The key is unknown outside, so that nobody can make a text whose salt is that of another's.
+  // The key is not known outside, so that nobody can make a text with the same salt as another's.
   static const uint64_t key = RandomBits();
   return XXH3_64bits_withSeed(text->data(), text->size(), key);
 }
@@ -80,7 +80,7 @@ uint64_t ReadCacheSalt(JsonFields& fields) {
 void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question) {
   SamplingParams& s = question->sampling;
   s.temperature = static_cast<float>(fields.Number("temperature", 0, 100).value_or(1));
-  // The token that crosses top_p is kept, so the least value keeps the best token alone, as OpenAI's 0 does.
+  // The token that crosses top_p is kept, so the smallest value keeps only the best token, as OpenAI's 0 does.
   s.top_p = std::max(static_cast<float>(fields.Number("top_p", 0, 1).value_or(1)), 1e-9f);
   s.top_k = static_cast<int>(fields.Integer("top_k", -1, INT32_MAX).value_or(0));
   s.top_k = std::max(s.top_k, 0);  // -1 is how others say "off"

@@ -13,28 +13,28 @@
 
 namespace gyre::http {
 
-// One HTTP request leads to so many requests to the engine at most.
+// The most requests to the engine that one HTTP request makes.
 inline constexpr int64_t kMaxChoices = 128;
 
-// The name that the client gave, or the model's own where it gave none. 404: the model does not answer to it.
+// The name that the client gave, or else the model's own. 404: the model does not answer to it.
 std::string ReadModel(JsonFields& fields, const ApiContext& context);
 
-// temperature, top_p, penalties, logit_bias and seed, and Gyre's own: top_k, min_p, repetition_penalty, ignore_eos,
-// priority and cache_salt. Defaults are OpenAI's: temperature 1, no filter. Without a seed a random one is taken.
+// Reads temperature, top_p, penalties, logit_bias and seed, and Gyre's own fields: top_k, min_p, repetition_penalty,
+// ignore_eos, priority and cache_salt. Defaults are OpenAI's: temperature 1, no filter. Without a seed one is drawn.
 void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question);
 
-// Higher first.
+// A higher priority comes first.
 int ReadPriority(JsonFields& fields);
-// A number for a text: requests with different texts share no prefix cache. 0: absent.
+// A number made from the text: requests with different texts share no prefix cache. 0: absent.
 uint64_t ReadCacheSalt(JsonFields& fields);
 
 // A string, or up to 16 of them.
 std::vector<std::string> ReadStop(JsonFields& fields);
 
-// Refuses tools, but takes what says that there are none.
+// Refuses tools, but accepts fields that say that there are none.
 void ReadTools(JsonFields& fields);
 
-// Fields for whoever keeps accounts or stores answers, which change nothing here.
+// Ignores fields for accounting or for storing answers, as they have no effect here.
 void IgnoreAccounting(JsonFields& fields);
 
 struct StreamFields {
@@ -43,11 +43,11 @@ struct StreamFields {
 StreamFields ReadStreaming(JsonFields& fields);
 
 // The field as a list of texts or of token ids: it is a string, an array of strings, an array of ids, or an array of
-// such arrays. At most `most`, and at least one.
+// such arrays. At least one, and at most `most`.
 using PromptInput = std::variant<std::string, std::vector<TokenId>>;
 std::vector<PromptInput> ReadPrompts(JsonFields& fields, std::string_view name, int vocab, int64_t most);
 
-// `n` requests that differ in their seeds alone, behind those that are there. Tokenizes.
+// Appends `n` requests that differ only in their seeds. Tokenizes.
 std::optional<ApiError> AddRequests(const Service& service, Question question, int64_t n, std::string param,
                                     std::vector<Request>* requests);
 

@@ -19,7 +19,7 @@ struct Authority {
   std::string port;  // "" = none
 };
 
-// nullopt: no authority.
+// nullopt: the text is no authority.
 std::optional<Authority> ParseAuthority(std::string_view text) {
   Authority out;
   std::string_view port;
@@ -122,8 +122,8 @@ std::optional<ApiError> CheckHost(const OriginRules& rules, std::string_view aut
 OriginKind ClassifyOrigin(const OriginRules& rules, const HttpRequest& request) {
   const std::string* text = request.Header("origin");
   if (text == nullptr) {
-    // Without Origin a browser still says whether the page behind a picture or script is this server's. What a user
-    // opens himself is "none", or a navigation from another page.
+    // Without Origin a browser still says whether the page with a picture or script is this server's. A page that a
+    // user opens is "none", or a navigation from another page.
     const std::string* site = request.Header("sec-fetch-site");
     const std::string* mode = request.Header("sec-fetch-mode");
     const bool foreign = site != nullptr && (*site == "cross-site" || *site == "same-site");
@@ -135,7 +135,7 @@ OriginKind ClassifyOrigin(const OriginRules& rules, const HttpRequest& request) 
   const std::string* host = request.Header("host");
   const std::optional<Authority> here = host == nullptr ? std::nullopt : ParseAuthority(*host);
   if (!here || here->host != origin->authority.host) return OriginKind::kStranger;
-  // Behind a proxy that speaks TLS the scheme differs; a port serves one scheme only.
+  // Behind a proxy with TLS the scheme differs; a port serves one scheme only.
   const std::string port = !here->port.empty() ? here->port : origin->scheme == "https" ? "443" : "80";
   return port == origin->authority.port ? OriginKind::kSame : OriginKind::kStranger;
 }

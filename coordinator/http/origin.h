@@ -1,4 +1,4 @@
-// Keeps pages of strangers out: a browser on this machine reaches a server at localhost for whatever page it shows.
+// The rules that keep foreign pages out: a browser on this machine reaches a server at localhost for any page it shows.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,11 @@ struct OriginRules {
   std::vector<std::string> cors;   // origins, as https://example.org
 };
 
-// The bound address and what the options list, in one form. kInvalidArgument: one of them is no host or origin.
+// The bound address and the hosts and origins of the options, in one form. kInvalidArgument: one of them is invalid.
 StatusOr<OriginRules> MakeOriginRules(const std::string& bound_host, const std::vector<std::string>& hosts,
                                       const std::vector<std::string>& cors);
 
-// A name that a stranger's DNS server may point here at is refused: `authority` must be an IP address, localhost, or a
+// Refuses a name that a stranger's DNS server could point here: `authority` must be an IP address, localhost, or a
 // name of the rules. "HOST" or "HOST:PORT" as in the header Host.
 std::optional<ApiError> CheckHost(const OriginRules& rules, std::string_view authority);
 

@@ -16,7 +16,7 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-// Takes the next element of a list with commas off its front.
+// Removes the next element from the front of a list with commas.
 std::string_view NextElement(std::string_view& list) {
   const size_t comma = list.find(',');
   const std::string_view element = Trimmed(list.substr(0, comma));
@@ -57,7 +57,7 @@ bool TakesGzip(std::string_view accept_encoding) {
 HttpResponse PageAnswer(const PageAsset& asset, const HttpRequest& request) {
   const std::string* encodings = request.Header("accept-encoding");
   const bool packed = encodings != nullptr && TakesGzip(*encodings) && asset.gzip.size() < asset.body.size();
-  // Either form has a tag of its own: a tag stands for bytes.
+  // Both forms have their own tag, as a tag stands for bytes.
   std::string tag = '"' + std::string(asset.etag) + (packed ? "-gz\"" : "\"");
   const std::string* known = request.Header("if-none-match");
   HttpResponse response;

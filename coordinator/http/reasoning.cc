@@ -8,7 +8,7 @@ namespace {
 struct KnownMarkers {
   const char *open, *close;
 };
-// As the templates of the model families write them.
+// The markers are those of the model families' templates.
 constexpr KnownMarkers kKnown[] = {
     {"<think>", "</think>"},                         // DeepSeek R1, Qwen3, GLM, MiniMax, SmolLM3, ...
     {"[THINK]", "[/THINK]"},                         // Magistral
@@ -26,7 +26,7 @@ TokenId ControlToken(const Tokenizer& tokenizer, std::string_view text) {
   return control ? ids[0] : -1;
 }
 
-// The longest end of `text` that begins `marker`.
+// The length of the longest end of `text` that is a beginning of `marker`.
 size_t BegunAtEnd(std::string_view text, std::string_view marker) {
   for (size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n) {
     if (text.substr(text.size() - n) == marker.substr(0, n)) return n;
@@ -38,7 +38,7 @@ size_t BegunAtEnd(std::string_view text, std::string_view marker) {
 
 std::optional<ReasoningMarkers> FindReasoningMarkers(std::string_view chat_template, const Tokenizer& tokenizer) {
   for (const KnownMarkers& known : kKnown) {
-    // The closing one is enough: some templates only cut old reasoning out of the conversation.
+    // The closing marker is enough, as some templates only cut old reasoning out of the conversation.
     if (chat_template.find(known.close) == std::string_view::npos) continue;
     return ReasoningMarkers{.open = known.open,
                             .close = known.close,
@@ -49,7 +49,7 @@ std::optional<ReasoningMarkers> FindReasoningMarkers(std::string_view chat_templ
 }
 
 bool EndsInReasoning(const ReasoningMarkers& markers, const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
-  // Each token of the marker, and of the space behind it, has at least one byte.
+  // Each token of the marker, and of the space after it, has at least one byte.
   const size_t tail = std::min(prompt.size(), markers.open.size() + 8);
   std::string text;
   for (const TokenId id : prompt.last(tail)) {
@@ -67,7 +67,7 @@ ReasoningSplitter::ReasoningSplitter(ReasoningMarkers markers, bool starts_insid
 std::vector<ReasoningSplitter::Piece> ReasoningSplitter::Push(TokenId token, std::string_view text) {
   std::vector<Piece> out;
   Take(text, false, &out);
-  // A control token has no text of its own: what came with it stood before it.
+  // A control token has no text of its own: the text that came with it was before it.
   if (token >= 0 && token == markers_.open_id && where_ == Where::kBefore) {
     held_.clear();
     where_ = Where::kInside;

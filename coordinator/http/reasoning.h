@@ -1,4 +1,4 @@
-// Parts what a reasoning model thinks from what it answers, by the markers that its own chat template uses. Pure.
+// Splits a model's output into reasoning and answer, by the markers of its own chat template. Pure.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,13 @@ struct ReasoningMarkers {
   TokenId open_id = -1, close_id = -1;  // of control tokens, whose pieces have no text; -1: the marker is text
 };
 
-// nullopt: the template has none that is known.
+// nullopt: the template has no known markers.
 std::optional<ReasoningMarkers> FindReasoningMarkers(std::string_view chat_template, const Tokenizer& tokenizer);
 
 // Whether the prompt ends with the opening marker, so that the answer begins with reasoning.
 bool EndsInReasoning(const ReasoningMarkers& markers, const Tokenizer& tokenizer, std::span<const TokenId> prompt);
 
-// One for each answer. Reasoning is recognised only at the answer's beginning; space around it is dropped.
+// One object for each answer. Reasoning is recognised only at the answer's beginning; space around it is dropped.
 class ReasoningSplitter {
  public:
   ReasoningSplitter(ReasoningMarkers markers, bool starts_inside);
@@ -33,9 +33,9 @@ class ReasoningSplitter {
     std::string text;  // not empty
     bool operator==(const Piece&) const = default;
   };
-  // One token and its text, as a TokenEvent has them.
+  // One token and its text, as in a TokenEvent.
   std::vector<Piece> Push(TokenId token, std::string_view text);
-  // The end of the answer, with the last of its text.
+  // Ends the answer, with the last of its text.
   std::vector<Piece> Finish(std::string_view text);
 
  private:

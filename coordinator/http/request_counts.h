@@ -1,4 +1,4 @@
-// HTTP requests by what answered them and how.
+// Counts of HTTP requests by route and status.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gyre::http {
 
-// Thread-safe. Bounded, as routes and statuses are a few; nothing that a client wrote is kept.
+// Thread-safe. The size is limited, as routes and statuses are few; no text of a client is kept.
 class RequestCounts {
  public:
   using Counts = std::map<std::pair<std::string, int>, uint64_t>;  // {route, status}; "" = no route, 0 = no answer

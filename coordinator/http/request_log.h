@@ -1,4 +1,4 @@
-// A line of the log for each request.
+// One log line for each request.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gyre::http {
 
-// What a stranger wrote, without control characters and not too long.
+// A stranger's text without control characters and not too long.
 std::string ForLog(std::string_view text);
 
 void LogRequest(const RequestRecord& record);

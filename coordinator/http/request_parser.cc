@@ -52,7 +52,7 @@ std::optional<ApiError> CheckRequestLine(std::string_view line) {
   return Malformed("the request line must be METHOD TARGET HTTP/1.1");
 }
 
-// How often the headers stand that say where a message ends and for whom it is, and those that say who asks what.
+// The number of times that headers occur which say where a message ends, for whom it is, and who makes it.
 struct Framing {
   int lengths = 0, codings = 0, hosts = 0;
   std::array<int, 5> others{};
@@ -91,7 +91,7 @@ int HexValue(char c) {
   return -1;
 }
 
-// False: a % without two digits behind it.
+// Returns false if a % has no two digits after it.
 bool Decode(std::string_view text, bool plus_is_space, std::string* out) {
   out->clear();
   for (size_t at = 0; at < text.size(); ++at) {
@@ -221,7 +221,7 @@ std::optional<ApiError> ReadTarget(std::string_view target, HttpRequest* out, st
 }
 
 struct RequestParser::Impl {
-  // In memory, growing with the bytes that came: what a client promises costs nothing.
+  // The memory grows with the bytes that came, so that a client's announced size costs nothing.
   struct GrowingBody {
     using value_type = std::string;
     class reader {
@@ -251,7 +251,7 @@ struct RequestParser::Impl {
 };
 
 RequestParser::RequestParser(const ServerLimits& limits) : limits_(limits), impl_(std::make_unique<Impl>()) {
-  // The line in which a chunk's size stands, and trailers, count as head.
+  // The line with a chunk's size, and trailers, count as head.
   impl_->parser.header_limit(static_cast<uint32_t>(limits.head_bytes) + 1024);
   impl_->parser.body_limit(limits.body_bytes);
 }

@@ -1,4 +1,4 @@
-// Reads one HTTP/1.x request, strictly: what another server on the way could understand otherwise is refused. No I/O.
+// Reads one HTTP/1.x request strictly: text that another server on the way could understand differently is refused.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct HeadEnd {
   size_t size = 0;                // with its empty line; 0: it is not all there yet
   std::optional<ApiError> error;  // 400 or 431: the rest need not be waited for
 };
-// `input` begins at a request line. `seen`: bytes that an earlier call has looked at.
+// `input` begins at a request line. `seen`: bytes that an earlier call has examined.
 HeadEnd FindHeadEnd(std::string_view input, size_t seen, const ServerLimits& limits);
 
-// 400, 431 or 501 for what a parser may understand in two ways: lines that go on in the next one, a line feed alone,
+// 400, 431 or 501 for text that parsers may understand in two ways: continued lines, a line feed alone,
 // control characters, space before a colon, two headers of Content-Length, Transfer-Encoding, Host, Authorization,
 // Content-Type, Expect, Origin or X-Api-Key, both of the first two, any coding but chunked. `head` ends with its empty
 // line.
@@ -35,16 +35,16 @@ class RequestParser {
   explicit RequestParser(const ServerLimits& limits);
   ~RequestParser();
 
-  // The whole head. An error: 400, 413, 431, 501, 505; then the connection must end after the answer, but what was
-  // understood of the request is there.
+  // Parses the whole head. An error: 400, 413, 431, 501, 505; then the connection must end after the answer, but the
+  // parsed part of the request is there.
   std::optional<ApiError> Head(std::string_view head);
   HttpRequest& request() { return request_; }
   bool http_1_0() const { return http_1_0_; }
   bool keep_alive() const { return keep_alive_; }
   bool expects_continue() const { return expects_continue_; }
-  // The body's bytes, as far as they are there. Sets how many of them were used. 400, 413.
+  // Takes the body's bytes that are there. Sets the number of used ones. 400, 413.
   std::optional<ApiError> Body(std::string_view bytes, size_t* used);
-  // The request ends here.
+  // Whether the request is complete.
   bool done() const;
   size_t body_bytes() const;
   // Moves the body to request().body.

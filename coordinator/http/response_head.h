@@ -1,4 +1,4 @@
-// The bytes before an answer's body.
+// The head of an answer, as bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct HeadExtras {
   std::optional<uint64_t> length;
 };
 
-// Whether an answer of this status has a body at all.
+// Whether an answer with this status has a body at all.
 bool HasBody(int status);
-// Ends with its empty line. Control characters in values become spaces.
+// The head, up to its empty line. Control characters in values become spaces.
 std::string FormatResponseHead(const HttpResponse& response, const HeadExtras& extras);
 
 }  // namespace gyre::http

@@ -1,4 +1,4 @@
-// Which code answers which path, and who may ask.
+// The table of paths: the handler of each, and the roles that may call it.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct Route {
   std::function<Awaitable<void>(Exchange&)> handler;
 };
 
-// Routes are added before the first Find; then it is thread-safe.
+// Add all routes before the first Find; from then on it is thread-safe.
 class Router {
  public:
   void Add(Route route);

@@ -26,7 +26,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// After an accept that failed for want of descriptors or memory.
+// The pause after an accept that failed for lack of descriptors or memory.
 constexpr auto kRest = std::chrono::milliseconds(100);
 constexpr size_t kTurnedAway = 64;  // at once
 constexpr char kFull[] =
@@ -34,8 +34,8 @@ constexpr char kFull[] =
     "connection: close\r\n\r\n"
     "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
 
-// Connections at most: what the options say, as far as the process may open descriptors. The rest of them is for links,
-// files and threads. A shell's limit is often a small one that each process may raise.
+// The most connections: those of the options, limited by the descriptors of the process. The others are for links,
+// files and threads. A shell's limit is often a small one, which each process may raise.
 size_t MostConnections(size_t wanted) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::min<size_t>(768, wanted);
@@ -139,7 +139,7 @@ class Server final : public HttpServer {
   }
   Awaitable<void> Accept();
   void Take(tcp::socket socket);
-  // Ends the connection that has been idle longest. False: none is idle.
+  // Ends the connection that has been idle longest. Returns false if none is idle.
   bool EndOldestIdle();
   Awaitable<void> Tick();
 
@@ -149,7 +149,7 @@ class Server final : public HttpServer {
   tcp::acceptor acceptor_;
   asio::steady_timer ticker_;
   std::unordered_map<const Connection*, std::shared_ptr<Connection>> connections_;  // server's thread
-  // Told that the server is full. Closing at once could take that word from them. Server's thread.
+  // Clients that were told that the server is full. Closing at once could lose this answer. Server's thread.
   std::deque<std::pair<Deadline, tcp::socket>> turned_away_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
@@ -241,7 +241,7 @@ bool Server::EndOldestIdle() {
     oldest = key;
   }
   if (oldest == nullptr) return false;
-  // It leaves the map now: its own end comes a moment later.
+  // It leaves the map now, as its own end comes a moment later.
   const auto connection = std::move(connections_.extract(oldest).mapped());
   connection->Abort();
   return true;

@@ -1,4 +1,4 @@
-// The HTTP server: accepts connections and hands their requests to the routes. docs/http.md says how it is built.
+// The HTTP server: accepts connections and hands their requests to the routes. docs/http.md describes its structure.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ struct ServerStats {
   uint64_t bytes_sent = 0;
 };
 
-// Thread-safe. One thread of its own runs all connections and routes.
+// Thread-safe. Its own thread runs all connections and routes.
 class HttpServer {
  public:
-  // What the routes refer to outlives it. kInvalidArgument: not an address, or a file of the options is wrong.
+  // Objects that the routes refer to must outlive it. kInvalidArgument: no address, or a file of the options is wrong.
   // kNotFound: such a file can't be read. kUnavailable: the address can't be bound, with the reason.
   static StatusOr<std::unique_ptr<HttpServer>> Open(ServerOptions options, Router router);
   virtual ~HttpServer() = default;
 
   virtual const std::string& address() const = 0;  // HOST:PORT as bound
   virtual const std::string& url() const = 0;      // http://HOST:PORT or https://HOST:PORT
-  // Requests whose head comes from now on get these routes; those that are there keep theirs.
+  // Requests whose head comes from now on get these routes; present requests keep theirs.
   virtual void SetRouter(Router router) = 0;
-  // Reads certificate, key and API keys again. An error: all stay as they were.
+  // Reads certificate, key and API keys again. On an error all stay as they were.
   virtual Status Reload() = 0;
-  // No connection is accepted any more. On those that are there, routes that are not open to anyone answer 503.
+  // Accepts no more connections. On open ones, routes that require a role answer 503.
   virtual void Drain() = 0;
   virtual ServerStats stats() const = 0;
   // Ends every connection and joins the thread. Idempotent.
   virtual void Stop() = 0;
 };
 
-// Whether the files, hosts and origins that the options name can be used, before minutes go into loading a model.
-// Open's errors.
+// Checks that the files, hosts and origins of the options can be used, before minutes are spent on loading a model.
+// Errors are those of Open.
 Status CheckSettings(const ServerOptions& options);
 
 }  // namespace gyre::http

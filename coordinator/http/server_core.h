@@ -1,4 +1,4 @@
-// What the server and its connections share. Used on the server's thread, except where it says otherwise.
+// The shared data of the server and its connections. Used on the server's thread, except where it says otherwise.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct ServerCore {
   size_t body_bytes = 0;  // of all requests at once
   std::string id_prefix;  // another one for each server
   uint64_t last_id = 0;
-  // Read by other threads too.
+  // Other threads read these too.
   std::atomic<uint64_t> connections{0}, accepted{0}, refused{0}, active{0}, requests{0}, bytes_sent{0};
 
   // Any thread.

@@ -25,7 +25,7 @@ struct ServerLimits {
   Duration linger_time = std::chrono::seconds(2);  // after the last answer, for the client to close
 };
 
-// What a request came to, for logs and metrics.
+// The outcome of a request, for logs and metrics.
 struct RequestRecord {
   std::string id, method, path;
   std::string route;   // the router's pattern; "" = none
@@ -44,7 +44,7 @@ struct ServerOptions {
   std::vector<std::string> hosts;  // further names that a request's Host may have
   std::vector<std::string> cors;   // origins of other servers' pages that may ask, as https://example.org
   ServerLimits limits;
-  // After each request, on the server's thread; must not block. May be empty.
+  // Called after each request, on the server's thread; must not block. May be empty.
   std::function<void(const RequestRecord&)> on_request;
 };
 

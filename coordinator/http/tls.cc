@@ -23,7 +23,7 @@ Status CheckReadable(const std::string& path) {
   return NotFound("{}: {}", path, std::strerror(errno));
 }
 
-// Takes http/1.1 where the client lists it; a client that lists only others is refused.
+// Chooses http/1.1 if the client lists it; a client that lists only others is refused.
 int ChooseProtocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in, unsigned in_size,
                    void*) {
   static constexpr unsigned char kOurs[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
@@ -35,7 +35,7 @@ int ChooseProtocol(SSL*, const unsigned char** out, unsigned char* out_size, con
   return SSL_TLSEXT_ERR_OK;
 }
 
-// Asking a terminal for a passphrase would stop the server.
+// OpenSSL must not ask a terminal for a passphrase, as that would stop the server.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the server says of itself over TLS.
+// The server's TLS context.
 #pragma once
 
 #include <memory>

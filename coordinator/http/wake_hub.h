@@ -17,11 +17,11 @@
 
 namespace gyre::http {
 
-// The outcome of an operation as a value, with its error code, and no exception.
+// Operations return their error code as a value, and throw no exception.
 inline constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 
-// One coroutine waits; others of the same thread notify it. Whoever waits asks in a loop whether what it waits for is
-// there: a wait may end early.
+// One coroutine waits; others of the same thread notify it. A waiter checks its condition in a loop, as a wait may end
+// early.
 class Signal {
  public:
   explicit Signal(boost::asio::io_context& io) : timer_(io) {}
@@ -57,7 +57,7 @@ class WakeHub {
     }
     if (post) boost::asio::post(io_, [this] { Deliver(); });
   }
-  // Nothing is woken any more.
+  // After this call nothing is woken any more.
   void Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;

@@ -15,7 +15,7 @@
 namespace gyre {
 namespace {
 
-// For an answer, while nothing ends meanwhile.
+// The limit for an answer, while nothing ends meanwhile.
 constexpr Duration kPatience = std::chrono::seconds(2);
 
 class EtcdElection : public Election {
@@ -34,7 +34,7 @@ class EtcdElection : public Election {
   void Begin() {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "election");
-      // The edge of the thread: a leader that can't renew its lease may not go on.
+      // No exception may leave the thread: a leader that can't renew its lease must not go on.
       try {
         Loop();
       } catch (const std::exception& e) {
@@ -74,7 +74,7 @@ class EtcdElection : public Election {
         }
         const Deadline now = Clock::now();
         if (stopping_) return GiveBack(leadership_.Leads(now) ? leadership_.lease() : 0);
-        // A leader asks for no longer than it leads.
+        // A leader waits for an answer no longer than it leads.
         until = leadership_.Leads(now) ? std::min(now + kPatience, leadership_.until()) : now + kPatience;
         if (leadership_.Lost(now)) call.reset();
       }
@@ -120,7 +120,7 @@ class EtcdElection : public Election {
     leadership_.Renewed(life, asked, Clock::now());
   }
 
-  // nullopt: another one was faster.
+  // nullopt: another coordinator was faster.
   StatusOr<std::optional<Reign>> Run(int64_t lease, Deadline until) {
     GYRE_ASSIGN_OR_RETURN(const auto before, client_->Get(TermKey(options_.etcd), until));
     Reign reign{.term = options_.first_term};
@@ -145,7 +145,7 @@ class EtcdElection : public Election {
     return std::optional(reign);
   }
 
-  // An etcd that is away is worth a line, and so is one that is back.
+  // An etcd that goes away is logged, and so is one that comes back.
   void Tell(const Status& status) {
     const bool away = !status.ok();
     if (away == away_) return;

@@ -1,4 +1,4 @@
-// The thread that leads or stands by: carries the calls of Leadership (leadership.h) to etcd.
+// The thread that leads or stands by: it sends the calls of Leadership (leadership.h) to etcd.
 #pragma once
 
 #include <functional>
@@ -16,25 +16,25 @@ struct ElectionOptions {
   LeadershipOptions leadership;
   std::string address;      // where this one is asked when it leads, HOST:PORT
   uint64_t first_term = 0;  // where etcd has none yet
-  // Another one leads; "" = nobody does. Called on the thread when that changes.
+  // Another coordinator leads; "" = none does. Called on the thread when that changes.
   std::function<void(const std::string& leader)> on_leader;
-  // It has led, and its lease can't be renewed any more or is another one's: nothing may go on. On the thread.
+  // This one has led, and its lease can't be renewed or belongs to another: it must stop all its work. On the thread.
   std::function<void()> on_lost;
 };
 
 class Election {
  public:
   static StatusOr<std::unique_ptr<Election>> Start(const ElectionOptions& options);
-  // Gives the lease back.
+  // Returns the lease.
   virtual ~Election() = default;
 
   struct Reign {
     uint64_t term = 0;
     int64_t since = 0;  // the revision at which the leader's key was made
   };
-  // Waits until this one leads. kCancelled: `stopped` said so, which is asked every 50 ms.
+  // Waits until this one leads. kCancelled: `stopped`, which is asked every 50 ms.
   virtual StatusOr<Reign> WaitToLead(const std::function<bool()>& stopped) = 0;
-  // A write found that another one leads. Any thread.
+  // Called after a write that failed because another one leads. Any thread.
   virtual void Refused() = 0;
 };
 

@@ -54,7 +54,7 @@ json::object Encode(const EtcdCompare& c) {
           {c.created ? "create_revision" : "mod_revision", std::to_string(c.revision)}};
 }
 
-// The gateway's answer to a call that failed, as a Status; its codes are gRPC's.
+// The status for the gateway's answer to a failed call; its codes are gRPC's.
 Status ErrorOf(const std::string& host, const HttpResponse& answer) {
   boost::system::error_code error;
   const json::value body = json::parse(answer.body, error);
@@ -73,7 +73,7 @@ Status ErrorOf(const std::string& host, const HttpResponse& answer) {
     case kOutOfRange:
     case kUnimplemented:
     case kUnauthenticated: return FailedPrecondition("etcd at {}: {}", host, words);
-    // A member that ends or a proxy before it: another member may answer. Without a code it is no etcd that answers.
+    // The member ends, or a proxy before it failed: another member may answer. Without a code the answer is not etcd's.
     default:
       if (code == 0 && answer.code < 500) return FailedPrecondition("etcd at {}: {}", host, words);
       return Unavailable("etcd at {}: {}", host, words);
@@ -108,7 +108,7 @@ class GatewayClient : public EtcdClient {
   StatusOr<Duration> Renew(int64_t lease, Deadline until) override {
     GYRE_ASSIGN_OR_RETURN(const json::value answer,
                           Post("/v3/lease/keepalive", {{"ID", std::to_string(lease)}}, until));
-    // It is a stream of one answer.
+    // The answer is a stream of one message.
     const json::value* result = FieldOf(answer, "result");
     if (result == nullptr) return FailedPrecondition("etcd renews no lease: it answers without one");
     return Duration(std::chrono::seconds(Int64Of(*result, "TTL")));

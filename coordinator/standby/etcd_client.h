@@ -18,11 +18,11 @@ struct EtcdOptions {
   std::string name = "gyre";       // keys begin with it and a slash
   bool tls = false;
   std::string ca, cert, key;  // PEM files; ca "" = the system's, cert and key "" = none
-  // An answer that takes longer is asked of the next member.
+  // If a member's answer takes longer, the next member is asked.
   Duration attempt = std::chrono::milliseconds(700);
 };
 
-// "etcd://HOST:PORT[,HOST:PORT...][/NAME]", or etcds:// for TLS. kInvalidArgument: what is wrong with it.
+// "etcd://HOST:PORT[,HOST:PORT...][/NAME]", or etcds:// for TLS. kInvalidArgument: the message says what is wrong.
 StatusOr<EtcdOptions> ParseEtcdUrl(const std::string& text);
 
 struct EtcdValue {
@@ -41,15 +41,15 @@ struct EtcdOp {
   int64_t lease = 0;
 };
 
-// A condition of a transaction: the key was made (or changed) at that revision; 0 = it is not there.
+// A condition of a transaction: the key was made (or changed) at that revision; 0 = it does not exist.
 struct EtcdCompare {
   std::string key;
   bool created = false;
   int64_t revision = 0;
 };
 
-// For one thread. Errors: kUnavailable, kDeadlineExceeded: no member answered as a whole until then, and whether a
-// write has happened is not known. kFailedPrecondition: etcd refuses it.
+// For one thread. Errors: kUnavailable, kDeadlineExceeded: no member answered completely in time, and it is unknown
+// whether a write has happened. kFailedPrecondition: etcd refuses it.
 class EtcdClient {
  public:
   static StatusOr<std::unique_ptr<EtcdClient>> Make(const EtcdOptions& options);
@@ -60,7 +60,7 @@ class EtcdClient {
     Duration life{};
   };
   virtual StatusOr<Lease> Grant(std::chrono::seconds life, Deadline until) = 0;
-  // Its new life; zero: the lease has ended.
+  // Returns the lease's new life; zero: it has ended.
   virtual StatusOr<Duration> Renew(int64_t lease, Deadline until) = 0;
   virtual Status Revoke(int64_t lease, Deadline until) = 0;
   struct Txn {
@@ -74,7 +74,7 @@ class EtcdClient {
     bool more = false;
     int64_t revision = 0;
   };
-  // Reads the keys in [key, end), at most `limit` (0 = all); end "": the key alone. `revision`: as it was then, 0 =
+  // Reads the keys in [key, end), at most `limit` (0 = all); end "": only the key. `revision`: as it was then, 0 =
   // now.
   virtual StatusOr<Page> Read(const std::string& key, const std::string& end, int64_t limit, int64_t revision,
                               Deadline until) = 0;

@@ -20,11 +20,11 @@ namespace {
 constexpr size_t kMostOps = 100;                // etcd takes 128 (--max-txn-ops)
 constexpr size_t kMostBytes = size_t{1} << 20;  // etcd takes 1.5 MiB (--max-request-bytes)
 constexpr int64_t kPage = 16;
-// A state that can't be read is asked for again until this time is over.
+// A failed read of the state is repeated until this time is over.
 constexpr auto kReading = std::chrono::seconds(20);
 constexpr size_t kDigits = 10;
 
-// The first key behind all that begin with `prefix`.
+// The first key after all that begin with `prefix`.
 std::string Behind(std::string prefix) {
   ++prefix.back();
   return prefix;
@@ -57,8 +57,8 @@ class EtcdStore : public StateStore {
 
   Status Write(const StateBatch& batch) override {
     if (!knows_last_) GYRE_RETURN_IF_ERROR(LearnLast());
-    // A request is there at every moment, whichever of the transactions is the last: what is written again is put over
-    // what was there, and what has gone goes at the end.
+    // A request exists at every moment, whichever of the transactions is the last: new values replace old ones, and
+    // removed requests are deleted at the end.
     std::set<std::string> gone(batch.gone.begin(), batch.gone.end());
     if (batch.afresh) gone.insert(known_.begin(), known_.end());
     std::vector<EtcdOp> ops;
@@ -80,7 +80,7 @@ class EtcdStore : public StateStore {
       if (known_.count(t.id) == 0 || gone.count(t.id) > 0) continue;
       const std::string key = fmt::format("{}{:0{}}", Place(t.id), t.first, kDigits);
       if (const auto last = last_keys.find(t.id); last != last_keys.end()) {
-        // Pieces of before. etcd takes no key twice in a transaction, so only those between the keys that are put.
+        // Deletes older pieces. etcd takes no key twice in a transaction, so only those between the keys that are put.
         ops.push_back(EtcdOp::Delete(last->second + '\0', key));
         last->second = key;
       }
@@ -103,7 +103,7 @@ class EtcdStore : public StateStore {
     return value ? value->value : std::string();
   }
 
-  // The last transaction that was done: one whose answer was lost may have been.
+  // Reads the last transaction that was done, as one whose answer was lost may have been done.
   Status LearnLast() {
     GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + "written", After(options_.patience)));
     last_ = value ? value->modified : 0;
@@ -111,7 +111,7 @@ class EtcdStore : public StateStore {
     return absl::OkStatus();
   }
 
-  // In transactions of the sizes that etcd takes. `ops` is empty then.
+  // Sends transactions of the sizes that etcd takes. Afterwards `ops` is empty.
   Status SendAll(std::vector<EtcdOp>* ops) {
     std::vector<EtcdOp> part;
     size_t bytes = 0;
@@ -156,7 +156,7 @@ class EtcdStore : public StateStore {
     bool whole = true;  // no piece was missing so far
   };
 
-  // A piece that does not begin where the one before ended is left out with all that follow: they are drawn again.
+  // A piece that does not begin where the one before ended is dropped, with all after it: its tokens are drawn again.
   static Status AddPiece(const std::string& number, std::string piece, Entry* entry) {
     size_t first = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), first);
@@ -170,7 +170,7 @@ class EtcdStore : public StateStore {
     return absl::OkStatus();
   }
 
-  // Reads less at once where etcd does not answer in time.
+  // Reads fewer keys at once if etcd does not answer in time.
   StatusOr<EtcdClient::Page> ReadPage(const std::string& from, int64_t revision) {
     const Deadline give_up = After(kReading);
     for (;;) {
@@ -203,7 +203,7 @@ class EtcdStore : public StateStore {
         }
       }
     }
-    // Those of one transaction have one revision.
+    // Entries of one transaction have the same revision.
     std::stable_sort(entries.begin(), entries.end(),
                      [](const Entry& a, const Entry& b) { return a.created < b.created; });
     for (Entry& e : entries) found->requests.push_back(std::move(e.request));

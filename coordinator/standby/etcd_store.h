@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// Keys below EtcdOptions::name.
+// The keys of a cluster, below EtcdOptions::name.
 std::string LeaderKey(const EtcdOptions& options);
 std::string TermKey(const EtcdOptions& options);
 
@@ -23,10 +23,10 @@ struct EtcdStoreOptions {
   Duration patience = std::chrono::seconds(2);  // for one transaction
 };
 
-// Reads what is there, and makes the cluster's id where there is none. A batch is written in transactions of at most
-// 100 keys, in order: if one fails, those before it stand, and each asks whether the last one of this process is the
-// one that it knows of, so that none comes late. kUnavailable, kDeadlineExceeded: etcd does not answer. kDataLoss: what
-// is there can't be understood. kFailedPrecondition: another one leads.
+// Reads the state, and makes the cluster's id if there is none. A batch is written in transactions of at most
+// 100 keys, in order. If one fails, those before it remain. Each checks that this process's last transaction is the
+// one that it knows, so that none comes late. kUnavailable, kDeadlineExceeded: etcd does not answer. kDataLoss: it
+// can't be understood. kFailedPrecondition: another one leads.
 StatusOr<std::unique_ptr<StateStore>> OpenEtcdStore(const EtcdStoreOptions& options, StoredState* found);
 
 }  // namespace gyre

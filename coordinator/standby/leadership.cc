@@ -41,7 +41,7 @@ void Leadership::Granted(const StatusOr<Lease>& lease, Deadline asked, Deadline 
 void Leadership::Campaigned(const StatusOr<bool>& won, Deadline now) {
   under_way_ = false;
   if (state_ != State::kGranted) return;
-  // Whether a campaign without an answer was won is not known: then nobody leads until its lease has ended.
+  // If a campaign gets no answer, it is unknown whether it was won: then nobody leads until its lease has ended.
   const bool leads = won.ok() && *won && now < until_;
   state_ = leads ? State::kLeading : State::kWatching;
   next_ = leads ? until_ - life_ * 4 / 5 + life_ / 3 : now + options_.retry;

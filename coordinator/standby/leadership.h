@@ -18,8 +18,8 @@ struct LeadershipOptions {
   Duration retry = std::chrono::milliseconds(100);  // after a call that failed
 };
 
-// Not thread-safe. One call is under way at a time: Next gives it, then the method of its name takes the answer.
-// `asked` is when it was sent, by the same clock.
+// Not thread-safe. One call is under way at a time: Next returns it, then the method of its name takes the answer.
+// `asked` is the time when it was sent, by the same clock.
 class Leadership {
  public:
   explicit Leadership(const LeadershipOptions& options) : options_(options) {}
@@ -33,37 +33,37 @@ class Leadership {
     int64_t lease = 0;
   };
   using Call = std::variant<Look, Grant, Campaign, Renew>;
-  // nullopt: none is due before deadline(), or one is under way, or it is over.
+  // nullopt: no call is due before deadline(), or one is under way, or it is over.
   std::optional<Call> Next(Deadline now);
   Deadline deadline() const;
 
-  // Whether somebody leads.
+  // `taken`: whether a coordinator leads.
   void Looked(const StatusOr<bool>& taken, Deadline now);
   struct Lease {
     int64_t id = 0;
     Duration life{};
   };
   void Granted(const StatusOr<Lease>& lease, Deadline asked, Deadline now);
-  // True: this one leads.
+  // `won`: this one leads.
   void Campaigned(const StatusOr<bool>& won, Deadline now);
   // The lease's new life, zero if it has ended.
   void Renewed(const StatusOr<Duration>& life, Deadline asked, Deadline now);
-  // A write was refused, as another one leads.
+  // Called after a write that was refused because another one leads.
   void Refused() {
     if (state_ == State::kLeading) state_ = State::kLost;
   }
 
-  // For sure: etcd gives nobody else the lead before `until`.
+  // Certain: etcd gives nobody else the lead before `until`.
   bool Leads(Deadline now) const { return state_ == State::kLeading && now < until_; }
-  // It has led and does no more; nothing leads out of that.
+  // It has led and no longer does; this state is final.
   bool Lost(Deadline now) const { return state_ == State::kLost || (state_ == State::kLeading && now >= until_); }
-  // When it has to stop, unless the lease is renewed; of a leader.
+  // The time when a leader has to stop, unless the lease is renewed.
   Deadline until() const { return until_; }
   int64_t lease() const { return lease_; }
 
  private:
   enum class State { kWatching, kFree, kGranted, kLeading, kLost };
-  // By the own clock from when the call was sent, as etcd counts from later on; the clocks may differ by a fifth.
+  // Counted by the own clock from the sending of the call, as etcd counts from later on; clocks may differ by a fifth.
   static Deadline SureUntil(Deadline asked, Duration life) { return asked + life * 4 / 5; }
 
   LeadershipOptions options_;

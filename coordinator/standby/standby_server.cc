@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// Ends a call of whatever method at once.
+// Ends a call of any method at once.
 class Refusal : public grpc::ServerGenericBidiReactor {
  public:
   explicit Refusal(const std::string& text) { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, text)); }

@@ -16,13 +16,13 @@ class StandbyServer {
   virtual ~StandbyServer() = default;
   // HOST:PORT as bound.
   virtual const std::string& address() const = 0;
-  // "" = nobody is known to lead. Any thread.
+  // "" = no leader is known. Any thread.
   virtual void SetLeader(const std::string& address) = 0;
-  // Takes over what the identity's folder has by now.
+  // Takes the present files of the identity's folder.
   virtual void UpdateIdentity() = 0;
 };
 
-// What clients of one that stands by are told.
+// The text for clients of a coordinator that stands by.
 std::string StandbyText(const std::string& leader);
 
 }  // namespace gyre

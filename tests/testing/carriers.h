@@ -1,4 +1,4 @@
-// Every carrier of links, and each with buffers or a network that make it hard: for tests of what all of them promise.
+// Every carrier of links, also with small buffers or a bad network: for tests of the properties that all of them share.
 #pragma once
 
 #include <future>
@@ -24,21 +24,21 @@ inline LinkPair ShmPair(bool one_mapping) {
           *MakeFramedLink(std::move(streams.second), "the dialer")};
 }
 
-// Only where CheckUring is OK.
+// REQUIRES: CheckUring is OK.
 inline LinkPair UringPair(const UringOptions& options = {}, const TcpStreamOptions& tcp = {}) {
   const auto [client, server] = ConnectedSockets();
   return {*MakeFramedLink(*MakeUringStream(Fd(client), tcp, options), "the server"),
           *MakeFramedLink(*MakeUringStream(Fd(server), tcp, options), "the client")};
 }
 
-// `port`: where the dialer sends to; 0: to the acceptor itself.
+// `port`: the port that the dialer sends to; 0: the acceptor's own.
 inline LinkPair UdpPair(uint16_t port = 0) {
   auto streams = UdpStreams(SharedUdpHost(), SharedUdpHost(), port);
   return {*MakeFramedLink(std::move(streams.first), "the acceptor"),
           *MakeFramedLink(std::move(streams.second), "the dialer")};
 }
 
-// Over two connected streams, with keys that are renewed all the time.
+// TLS over two connected streams, with keys that are renewed all the time.
 inline LinkPair TlsPair(std::unique_ptr<ByteStream> client, std::unique_ptr<ByteStream> server) {
   static TestAuthority authority;  // making one for each pair would take longer than the tests
   static const auto identity = authority.IssueOpen(Role::kWorker, "w")->current();
@@ -63,7 +63,7 @@ struct Carrier {
   LinkPair (*make)();
 };
 
-// One of each carrier as it is used.
+// One of each carrier, with its usual settings.
 inline std::vector<Carrier> PlainCarriers() {
   std::vector<Carrier> carriers = {
       {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},

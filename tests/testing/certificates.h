@@ -13,7 +13,7 @@
 
 namespace gyre::testing {
 
-// A folder of its own, which goes with it.
+// A temporary folder, which is removed with the object.
 class Folder {
  public:
   Folder() {

@@ -1,5 +1,5 @@
-// Writes SentencePiece's compiled normalization map, as its readers expect it: a double array of the Darts-clone
-// layout in which every node's children have 256 places of their own.
+// Writes SentencePiece's compiled normalization map in the form that its readers expect: a double array of the
+// Darts-clone layout in which every node's children have 256 places of their own.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A world around a ClusterState: members that answer, an engine, links, callers, a clock. It says what went wrong.
+// A simulated world for a ClusterState: members that answer, an engine, links, callers, a clock. It finds violations.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace gyre::testing {
 
-// A member as the world plays it. What it does can be changed at any time.
+// A simulated member. A test can change its behaviour at any time.
 struct SimMember {
   MemberInfo info;
   uint64_t id = 0;                                 // of its membership
@@ -70,13 +70,13 @@ class ClusterWorld {
     members_.erase(name);
     Do(state_.Left({name, id}, Unavailable("{}", why), now_));
   }
-  // It is lost, and its process may live.
+  // The member is lost, but its process may live.
   void Silence(const std::string& name) {
     const uint64_t id = members_.at(name)->id;
     members_.erase(name);
     Do(state_.Left({name, id}, Unavailable("nothing was heard of it"), now_, false));
   }
-  // Its control stream ends, and another one takes its place.
+  // Its control stream ends, and another one replaces it.
   void Detach(const std::string& name) {
     const auto m = members_.at(name);
     Do(state_.Detached({name, m->id}, m->stream, Unavailable("its stream ended"), now_));
@@ -85,7 +85,7 @@ class ClusterWorld {
     const auto m = members_.at(name);
     Do(state_.Reattached({name, m->id}, ++m->stream, now_));
   }
-  // The end of the stream before.
+  // Ends the previous stream.
   void EndOldStream(const std::string& name) {
     const auto m = members_.at(name);
     Do(state_.Detached({name, m->id}, m->stream - 1, Unavailable("its stream ended"), now_));
@@ -96,7 +96,7 @@ class ClusterWorld {
     Do(state_.AskedToRemove(ask, name, now_));
     return ask;
   }
-  // A process that was dismissed is gone.
+  // Removes processes that were dismissed.
   void LetDismissedGo() {
     std::vector<std::string> names;
     for (const auto& [name, m] : members_) {
@@ -124,7 +124,7 @@ class ClusterWorld {
     Do(state_.AskedForProposed(ask, now_));
     return ask;
   }
-  // What a resize would do. It must do nothing itself.
+  // Asks what a resize would do. This must change nothing.
   StatusOr<ChangeReport> DryRun(const std::string& text, uint32_t live_blocks = 0) {
     const uint64_t ask = Asked();
     Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.num_blocks = live_blocks}}));
@@ -135,17 +135,17 @@ class ClusterWorld {
     Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
     return answer(ask);
   }
-  // From now on this process measures its links, as `links` says.
+  // From now on this process measures its links, with the results in `links`.
   void CanProbe() { Do(state_.CanProbe(now_)); }
   void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, progress, now_)); }
-  // As the engine does it: once a ring.
+  // Breaks the ring as the engine does it: once per ring.
   void BreakRing() {
     if (!ring_ || ring_broken_) return;
     ring_broken_ = true;
     Do(state_.RingBroken(*ring_, Unavailable("the ring: a link ended"), now_));
   }
   void Tick() { Do(state_.Ticked(now_)); }
-  // Lets time pass, and all happen that is due in it.
+  // Lets time pass, with all events that are due in it.
   void Advance(Duration d) {
     const Deadline end = now_ + d;
     for (int rounds = 0; problem_.empty(); ++rounds) {
@@ -166,7 +166,7 @@ class ClusterWorld {
   }
   void After(Duration d, std::function<void()> what) { todo_.emplace(now_ + d, std::move(what)); }
 
-  // What can be seen.
+  // The visible state.
   const std::string& problem() const { return problem_; }
   ClusterState& state() { return state_; }
   SimMember& member(const std::string& name) { return *members_.at(name); }
@@ -240,7 +240,7 @@ class ClusterWorld {
     if (!only_answers) Wrong("a dry run does something");
     Do(std::move(actions));
   }
-  // An event of a member, later; nothing if it is silent or has left by then.
+  // Delivers an event of a member later, unless it is silent or has left by then.
   void Say(const std::shared_ptr<SimMember>& m, Epoch epoch, decltype(StageEvent::what) what) {
     if (m->silent) return;
     After(m->delay, [this, m, epoch, what = std::move(what)] {
@@ -285,7 +285,7 @@ class ClusterWorld {
       MaybeConnect(m->prepared.at(epoch).plan);
     });
   }
-  // When all stages have loaded: their links come to be, or one fails and those before it likewise.
+  // Once all stages have loaded, their links are made; or one fails, and with it those before it.
   void MaybeConnect(const Plan& plan) {
     std::vector<std::shared_ptr<SimMember>> stages;
     for (const StagePlan& s : plan.stages) {
@@ -450,7 +450,7 @@ class ClusterWorld {
     After(std::chrono::milliseconds(1), [this, probed] { Do(state_.Probed(probed, now_)); });
   }
 
-  // An engine that is stopped has something that will let it go on.
+  // For a stopped engine there must be an event that lets it go on.
   void CheckEngine() {
     if (state_.serving() && (!ring_ || ring_broken_)) Wrong("the state serves, the engine has no ring");
     if (ring_ && !status().plan) Wrong("the engine has a ring of no plan");

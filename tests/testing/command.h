@@ -1,4 +1,4 @@
-// The built gyre, run to its end. Tests that include it are built with GYRE_BINARY and GYRE_DEMO_MODEL.
+// Runs the built gyre to its end. Tests that include it are built with GYRE_BINARY and GYRE_DEMO_MODEL.
 #pragma once
 
 #include <chrono>

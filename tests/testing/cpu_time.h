@@ -1,11 +1,11 @@
-// What a test took of a core: wall time says more about what else the machine does.
+// The processor time of a test, as wall time depends too much on other work of the machine.
 #pragma once
 
 #include <time.h>
 
 namespace gyre::testing {
 
-// Seconds that the calling thread has computed.
+// The seconds that the calling thread has computed.
 inline double ThreadSeconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);

@@ -34,8 +34,8 @@ inline std::optional<TcpEnds> EndsOf(int fd) {
   return TcpEnds{port(local), port(remote)};
 }
 
-// Shuts down the connections of the process for which `which` says so, and returns their number; -1: the system does
-// not allow it. The process must be a child of this one.
+// Shuts down the connections of the process for which `which` returns true, and returns their number; -1: the system
+// does not allow it. The process must be a child of this one.
 inline int CutConnections(pid_t pid, const std::function<bool(TcpEnds)>& which) {
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (process < 0) return -1;

@@ -13,8 +13,8 @@
 
 namespace gyre::testing {
 
-// The bytes of the demo model's file (GYRE_DEMO_MODEL), whose template is `text` and a comment as long as fills the
-// place of its own, which is longer.
+// The bytes of the demo model's file (GYRE_DEMO_MODEL), whose template is `text` and a comment that fills the
+// place of its own, longer template.
 inline std::vector<std::byte> DemoModelWithTemplate(const std::string& text) {
   std::ifstream file(GYRE_DEMO_MODEL, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});

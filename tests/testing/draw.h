@@ -7,7 +7,7 @@ namespace gyre::testing {
 
 using RandomBits = std::mt19937_64;
 
-// low to high, both included.
+// A number from low to high, both included.
 inline int Between(RandomBits& random, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(random);
 }

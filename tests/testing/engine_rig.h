@@ -36,7 +36,7 @@ class EngineRig : public ::testing::Test {
     engine_ = *std::move(engine);
     engine_->Resume(stage_.NewRing());
   }
-  // Returns after a whole pass of the loop that saw everything before.
+  // Returns after a complete pass of the loop that saw all earlier events.
   void Pass() {
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(engine_->CheckIntegrity().ok()) << engine_->CheckIntegrity();
   }
@@ -54,13 +54,13 @@ class EngineRig : public ::testing::Test {
     r.sampling.temperature = 0;
     return r;
   }
-  // Its draws are undecided as a rule.
+  // A request whose draws are mostly undecided by the candidates.
   static Request Hot(uint32_t n, uint64_t seed, size_t length = 3) {
     Request r = Greedy(n, length, static_cast<TokenId>(10 * seed));
     r.sampling = {.temperature = 1.5f, .top_k = 0, .top_p = 1, .min_p = 0, .seed = seed};
     return r;
   }
-  // What each request gives alone in a ring that nothing happens to.
+  // The text of each request alone, in a ring without disturbances.
   std::vector<std::vector<TokenId>> Undisturbed(const std::vector<Request>& requests) {
     ScriptedStage stage;
     auto engine = Engine::Start(options_);
@@ -75,13 +75,13 @@ class EngineRig : public ::testing::Test {
     }
     return out;
   }
-  // They begin in one step.
+  // Adds requests so that they begin in one step.
   void AddTogether(Runner& runner, const std::vector<Request>& requests) {
     engine_->Drain([](const auto&) {});
     for (const Request& r : requests) runner.Add(r);
     engine_->Resume(std::nullopt);
   }
-  // Calls fn(received) for each frame until all have ended, or nothing comes any more.
+  // Calls fn(received) for each frame until all have ended, or no frame comes any more.
   template <typename Fn>
   void ForEachFrame(Runner& runner, const Fn& fn) {
     for (int idle = 0; !runner.done() && idle < 2000;) {
@@ -89,7 +89,7 @@ class EngineRig : public ::testing::Test {
       r.kind == FrameKind{} ? static_cast<void>(++idle) : fn(r);
     }
   }
-  // Serves to the end and compares.
+  // Serves to the end and compares the texts.
   void ExpectTexts(Runner& runner, const std::vector<std::vector<TokenId>>& expected) {
     stage_.ServeUntil([&] { return runner.done(); });
     const auto outcomes = runner.Wait();

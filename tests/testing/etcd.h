@@ -1,4 +1,4 @@
-// An etcd of its own for a test, in a temporary folder, on ports that the system picks.
+// An etcd for one test, in a temporary folder, on ports that the system picks.
 #pragma once
 
 #include <arpa/inet.h>
@@ -51,7 +51,7 @@ class Etcd {
 
  private:
   static constexpr const char* kProgram = "/usr/bin/etcd";
-  // It takes no 0 for clients, so a port that was free a moment ago has to do.
+  // etcd takes no port 0 for clients, so a port that was free a moment ago is used.
   static int FreePort() {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in at{};

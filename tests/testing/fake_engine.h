@@ -1,4 +1,4 @@
-// What a service asks of an engine, recorded; the test says what comes back.
+// A fake engine that records a service's calls; the test sends the events.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class FakeEngine {
             .hold = [this](SeqId id) { Mark(id, true); },
             .unhold = [this](SeqId id) { Mark(id, false); }};
   }
-  // As the engine's thread does; the request that was submitted as the nth, from 1.
+  // Sends an event as the engine's thread does, to the nth submitted request, from 1.
   void Send(uint64_t n, const Event& event) {
     EventSink sink;
     {

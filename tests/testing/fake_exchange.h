@@ -1,4 +1,4 @@
-// An Exchange without a connection: what a route answers is kept.
+// An Exchange without a connection, which keeps a route's answer.
 #pragma once
 
 #include <atomic>
@@ -104,7 +104,7 @@ class FakeExchange : public Exchange {
   const std::shared_ptr<Signal> signal_;
 };
 
-// Runs a route to its end and returns the exchange, with what it answered.
+// Runs a route to its end and returns the exchange with the answer.
 inline std::unique_ptr<FakeExchange> Ask(const std::function<Awaitable<void>(Exchange&)>& route, HttpRequest request,
                                          const std::function<void(FakeExchange&)>& prepare = {}) {
   auto exchange = std::make_unique<FakeExchange>(std::move(request));

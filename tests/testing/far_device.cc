@@ -37,12 +37,12 @@ uint64_t Sum(const std::byte* bytes, size_t n) {  // FNV-1a
   return sum;
 }
 
-// What the host finds where a download is not done.
+// The bytes that the host reads before a download is done.
 constexpr int kGarbage = 0xA5;
 
 }  // namespace
 
-// What a queue has to do.
+// The work of a queue.
 class FarWork {
  public:
   explicit FarWork(Duration lag) : lag_(lag) {}
@@ -53,7 +53,7 @@ class FarWork {
     work_.push_back(std::move(work));
     changed_.SignalAll();
   }
-  // Until what was called is done, whatever becomes of it.
+  // Waits until the earlier calls are done, also if they failed.
   void Idle() {
     MutexLock lock(&mutex_);
     ++waiting_;
@@ -62,7 +62,7 @@ class FarWork {
     while (done_ < called) changed_.Wait(&mutex_);
     --waiting_;
   }
-  // The first error since the call before.
+  // Throws the first error since the last call.
   void Rethrow() {
     MutexLock lock(&mutex_);
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -113,7 +113,7 @@ class FarWork {
   std::exception_ptr error_ GYRE_GUARDED_BY(mutex_);
 };
 
-// A queue of the device. What a call takes is copied, and given to the inner queue by a thread.
+// A queue of the device. The arguments of a call are copied, and a thread passes them to the inner queue.
 class FarQueue : public Backend {
  public:
   FarQueue(std::shared_ptr<FarDevice> device, std::unique_ptr<Backend> inner)
@@ -141,7 +141,7 @@ class FarQueue : public Backend {
     work_->Rethrow();
   }
   void Recycle() override {
-    // Memory that ops still use goes when they are done.
+    // Memory that ops still use is freed when they are done.
     Call([old = std::make_shared<std::list<std::vector<std::byte>>>(std::move(downloads_))] { old->clear(); });
     downloads_.clear();
     for (Chunk& chunk : uploads_) {
@@ -458,12 +458,12 @@ class FarQueue : public Backend {
     size_t used = 0;
   };
 
-  // On the thread that calls, so that a debugger shows who called with a wrong address.
+  // Runs on the calling thread, so that a debugger shows the caller with a wrong address.
   void Check(const void* address, size_t bytes) const { device_->Find(address, bytes); }
   void CheckAll(size_t floats, std::initializer_list<const float*> addresses) const {
     for (const float* address : addresses) Check(address, floats * sizeof(float));
   }
-  // On the queue's thread.
+  // Runs on the queue's thread.
   template <typename T>
   T* At(T* address, size_t bytes = 1) const {
     if constexpr (std::is_void_v<std::remove_const_t<T>>)
@@ -479,7 +479,7 @@ class FarQueue : public Backend {
   std::span<const T> Here(std::span<const T> span) const {
     return span.empty() ? span : std::span(At(span.data()), span.size());
   }
-  // Block tables lie on the device too. Good until the next call.
+  // Block tables are on the device too. Valid until the next call.
   std::span<const KvRow> Here(std::span<const KvRow> rows) {
     rows_.clear();
     const KvRow* from = rows.empty() ? nullptr : At(rows.data(), rows.size_bytes());

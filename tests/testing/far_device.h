@@ -1,5 +1,5 @@
-// A device that behaves as a GPU does, around the ops of any other device: docs/device.md. Its memory lies at addresses
-// that nobody may touch, and a thread of each queue does the work, late, on a second mapping of that memory.
+// A device that behaves like a GPU, around the ops of any other device: docs/device.md. Its memory has addresses that
+// nobody may access; a thread of each queue does the work, later, on a second mapping of that memory.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class FarWork;
 
 class FarDevice : public Device {
  public:
-  // lag: an op waits for so long where nobody waits for it.
+  // lag: the delay of an op that nobody waits for.
   explicit FarDevice(std::shared_ptr<Device> inner, Duration lag = std::chrono::milliseconds(2))
       : inner_(std::move(inner)), lag_(lag) {}
 
@@ -29,11 +29,11 @@ class FarDevice : public Device {
   bool prefill_matches_decode() const override { return inner_->prefill_matches_decode(); }
   std::unique_ptr<Backend> NewBackend() override;
 
-  // Where a queue's thread finds `bytes` bytes at an address of the device. Ends the process with a sentence if they
-  // are not all of one piece of this device's memory. Null stays null.
+  // The place where a queue's thread finds `bytes` bytes at an address of the device. Ends the process with a sentence
+  // if they are not all in one piece of this device's memory. Null stays null.
   std::byte* Find(const void* address, size_t bytes) const;
 
-  // What goes wrong, for tests: no more than so much memory; from now on ops fail; the device is lost.
+  // Faults for tests: a limit of memory; ops that fail from now on; a lost device.
   void SetLimit(size_t bytes) { limit_ = bytes; }
   void FailNextOp() { fails_ = true; }
   void Lose() { lost_ = true; }

@@ -1,5 +1,5 @@
-// Part of a program that opens devices by name: with GYRE_TEST_DEVICE=far in the environment it has a kind "far", which
-// is the default.
+// Linked into a program that opens devices by name: with GYRE_TEST_DEVICE=far in the environment it has a kind "far",
+// which is the default.
 #include "runtime/devices.h"
 #include "tests/testing/test_device.h"
 

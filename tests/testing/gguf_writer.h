@@ -1,4 +1,4 @@
-// Writes GGUF v3 into memory, for tests: what is asked for, also what no sane writer would.
+// Writes GGUF v3 into memory, for tests, also files that no sane writer would make.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ struct TinyOptions {
   void (*more)(GgufWriter&) = nullptr;
 };
 
-// What the writer must know of a family.
+// The facts of a family that the writer needs.
 struct TinyFamily {
   bool window = false, moe = false, gated_shared = false, fused = false, bias = false, post_norms = false;
   int qk_norm = 0;                                      // 1: of each head, 2: of the row

@@ -18,7 +18,7 @@
 
 namespace gyre::testing {
 
-// Waits for what another thread does.
+// Waits for a condition that another thread makes true.
 inline bool Eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return condition();

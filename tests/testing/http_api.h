@@ -1,4 +1,4 @@
-// The routes of an API over a service: asks them without a connection and reads what they answer.
+// The routes of an API over a service: calls them without a connection and reads their answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct SseMessage {
   std::string event, data;
 };
 
-// The events of a stream; lines that are no field of one are a failure.
+// The events of a stream; a line that is no field of an event fails the test.
 inline std::vector<SseMessage> Events(std::string_view body) {
   std::vector<SseMessage> out;
   while (!body.empty()) {
@@ -54,7 +54,7 @@ inline boost::json::value Json(std::string_view text) {
   return value;
 }
 
-// As text, so that a failure shows it.
+// The value as text, so that a failure shows it.
 inline std::string At(const boost::json::value& value, std::string_view pointer) {
   boost::system::error_code error;
   const boost::json::value* found = value.find_pointer({pointer.data(), pointer.size()}, error);
@@ -91,13 +91,13 @@ class ApiCaller {
     EXPECT_EQ(exchange->answers, 1) << body;
     return exchange;
   }
-  // The answer of a call that succeeds.
+  // The answer of a call that must succeed.
   boost::json::value Get(const std::string& path, const std::string& body) {
     const auto exchange = Post(path, body);
     EXPECT_EQ(exchange->answer.status, 200) << exchange->answer.body;
     return Json(exchange->answer.body);
   }
-  // The chunks of a stream that ends well, without its [DONE].
+  // The chunks of a stream that must end well, without its [DONE].
   std::vector<boost::json::value> Stream(const std::string& path, const std::string& body) {
     const auto exchange = Post(path, body);
     EXPECT_EQ(exchange->answer.status, 200) << exchange->answer.body;

@@ -38,7 +38,7 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // False: the connection has ended.
+  // Returns false if the connection has ended.
   virtual bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -58,7 +58,7 @@ class HttpClient {
     if (!body.empty() || method == "POST") text += "Content-Length: " + std::to_string(body.size()) + "\r\n";
     return Send(text + "\r\n" + body);
   }
-  // More bytes to input(). False: the end, or nothing came in time.
+  // Adds more bytes to input(). False: the end, or nothing came in time.
   virtual bool Receive(std::chrono::milliseconds time = std::chrono::seconds(20)) {
     pollfd p{.fd = fd_, .events = POLLIN, .revents = 0};
     if (::poll(&p, 1, static_cast<int>(time.count())) <= 0) return false;
@@ -68,7 +68,7 @@ class HttpClient {
     input_.append(bytes, static_cast<size_t>(n));
     return true;
   }
-  // The next answer; what comes behind it stays in input(). `to_head`: to the request HEAD.
+  // The next answer; later bytes stay in input(). `to_head`: it answers the request HEAD.
   HttpAnswer Answer(bool to_head = false) {
     HttpAnswer out;
     size_t end = 0;
@@ -92,7 +92,7 @@ class HttpClient {
     }
     return out;
   }
-  // Whether the server ends the connection, once all that it said is read.
+  // Whether the server ends the connection, after all its bytes are read.
   bool Ended(std::chrono::milliseconds time = std::chrono::seconds(20)) {
     const auto end = Clock::now() + time;
     while (Clock::now() < end) {
@@ -105,7 +105,7 @@ class HttpClient {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
-  // The connection breaks instead of ending.
+  // Resets the connection instead of ending it.
   void Reset() {
     const linger now{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);

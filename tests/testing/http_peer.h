@@ -28,7 +28,7 @@ namespace gyre::testing {
 struct Certificate {
   std::string certificate, key;
 };
-// For these names, "" = none. It signs itself, or `authority` signs it, which then is the one to trust.
+// A certificate for these names, "" = none. It is self-signed, or signed by `authority`, which must then be trusted.
 inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:localhost,IP:127.0.0.1",
                                    const Certificate* authority = nullptr) {
   std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
@@ -76,14 +76,14 @@ inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:l
           text([&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); })};
 }
 
-// For `interrupted`.
+// A value for `interrupted`.
 inline bool Never() { return false; }
 
 class HttpPeer {
   using tcp = boost::asio::ip::tcp;
 
  public:
-  // A request, and what the test answers.
+  // A request, and the test's answer.
   struct Call {
     std::string method, target, body, authorization, host, range, proxy_authorization;
     int socket = -1;                                // bytes beyond the request may be in no buffer
@@ -105,7 +105,7 @@ class HttpPeer {
   };
   using Handler = std::function<void(Call&)>;
 
-  // certificate: TLS with it; nullptr = none.
+  // certificate: for TLS; nullptr = plain TCP.
   explicit HttpPeer(Handler handler, const Certificate* certificate = nullptr)
       : handler_(std::move(handler)), tls_(boost::asio::ssl::context::tls_server), secure_(certificate != nullptr) {
     if (secure_) {

@@ -1,4 +1,4 @@
-// A forward proxy on loopback: requests that name their server, and tunnels by CONNECT. It wants a password.
+// A forward proxy on loopback: requests that name their server, and tunnels by CONNECT. It requires a password.
 #pragma once
 
 #include <openssl/evp.h>
@@ -49,7 +49,7 @@ class HttpProxy {
     Carry(call, *server);
     ::close(*server);
   }
-  // A request for "http://HOST:PORT/PATH".
+  // Forwards a request for "http://HOST:PORT/PATH".
   static void Forward(HttpPeer::Call& call) {
     const StatusOr<HttpAddress> address = ParseAddress(call.target);
     StatusOr<std::unique_ptr<gyre::HttpClient>> client = gyre::HttpClient::Make(address->server, {});
@@ -60,7 +60,7 @@ class HttpProxy {
     call.Respond(r.ok() ? r->code : 502, r.ok() ? r->body : "",
                  range.empty() ? "" : "Content-Range: " + range + "\r\n");
   }
-  // Both directions until one side ends.
+  // Carries both directions until one side ends.
   static void Carry(HttpPeer::Call& call, int server) {
     char bytes[16384];
     for (;;) {

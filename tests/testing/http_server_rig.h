@@ -1,4 +1,4 @@
-// A server in the test's process with routes that show what it does.
+// A server in the test's process, with routes that make its behaviour visible.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@
 
 namespace gyre::testing {
 
-// Waits for what another thread does.
+// Waits for a condition that another thread makes true.
 inline bool Soon(const std::function<bool()>& condition) {
   for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return condition();
@@ -26,7 +26,7 @@ inline bool Soon(const std::function<bool()>& condition) {
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  // Changes what Serve starts with.
+  // The options with which Serve starts; tests change them.
   http::ServerOptions options_{.address = "127.0.0.1:0"};
 
   void Serve() {
@@ -50,7 +50,7 @@ class HttpServerTest : public ::testing::Test {
     client.Request("GET", target, headers);
     return client.Answer();
   }
-  // Calls every waker that /wait has left. Returns how many there are.
+  // Calls every waker that /wait has left, and returns their number.
   size_t Wake() {
     std::lock_guard lock(mutex_);
     for (const auto& wake : wakers_) wake();
@@ -66,7 +66,7 @@ class HttpServerTest : public ::testing::Test {
   using Exchange = http::Exchange;
   using Void = http::Awaitable<void>;
 
-  // The method, path, query, and body as they arrived.
+  // Answers with the method, path, query, and body as they arrived.
   static Void Echo(Exchange& exchange) {
     const http::HttpRequest& request = exchange.request();
     http::HttpResponse answer;
@@ -76,7 +76,7 @@ class HttpServerTest : public ::testing::Test {
     answer.body += " " + request.caller.name + " [" + request.body + "]";
     co_await exchange.Respond(std::move(answer));
   }
-  // ?n=PIECES&size=BYTES
+  // The parameters are ?n=PIECES&size=BYTES.
   static Void Stream(Exchange& exchange, HttpServerTest* test) {
     const std::string* n = exchange.request().Query("n");
     const std::string* size = exchange.request().Query("size");
@@ -94,7 +94,7 @@ class HttpServerTest : public ::testing::Test {
     }
     if (exchange.gone()) ++test->gone_;
   }
-  // Streams a piece for each Wake, until the client is gone or ?n of them came.
+  // Streams a piece for each Wake, until the client is gone or ?n of them were sent.
   static Void Waits(Exchange& exchange, HttpServerTest* test) {
     const std::string* n = exchange.request().Query("n");
     int left = n == nullptr ? 1 : std::atoi(n->c_str());

@@ -1,4 +1,4 @@
-// A CA of its own, identities by it, and certificates that no CA of ours would issue.
+// A CA for one test, identities by it, and certificates that no CA of ours would issue.
 #pragma once
 
 #include <openssl/x509v3.h>
@@ -16,7 +16,7 @@
 
 namespace gyre::testing {
 
-// What a test, or a benchmark, can't go on without.
+// Ends the program if a step fails that a test or a benchmark can't do without.
 inline void Must(const Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s\n", Message(status).c_str());
@@ -50,7 +50,7 @@ class TestAuthority {
     Must(identity.status());
     return *std::move(identity);
   }
-  // Signed with the CA's key, but as the caller wishes: any URI, valid from and to so many seconds after now.
+  // A certificate with the CA's key, but of the caller's choice: any URI, valid from and to these seconds after now.
   KeyAndCertificate Forge(const std::string& names, long from = -3600, long to = 3600) const {
     const KeyPtr ca_key = *ReadPrivateKey(*ReadSmallFile(path() + "/ca-key.pem"));
     const auto ca = *ReadCertificates(*ReadSmallFile(path() + "/ca.pem"));
@@ -75,7 +75,7 @@ class TestAuthority {
     X509_sign(c, ca_key.get(), type_ == KeyType::kEd25519 ? nullptr : EVP_sha256());
     return {ToPem(key.get()), ToPem(c)};
   }
-  // The files of an identity with it, for Identity::Make.
+  // The files of an identity with this key and certificate, for Identity::Make.
   Identity::Files FilesOf(const KeyAndCertificate& own) const {
     return {.identity = own.key + own.certificate, .authorities = *ReadSmallFile(path() + "/ca.pem"), .revoked = {}};
   }

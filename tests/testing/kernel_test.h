@@ -17,13 +17,13 @@
 
 namespace gyre::testing {
 
-// Under ThreadSanitizer the best that this processor has stands for all.
+// Under ThreadSanitizer the best one of this processor stands for all.
 inline std::vector<Isa> FastIsas() {
   if (kThreadSanitized) return {DetectIsa()};
   return {BuiltIsas().begin() + 1, BuiltIsas().end()};
 }
 
-// A grid's values. Under ThreadSanitizer the first and the last stand for all, as work is shared among threads in the
+// A grid's values. Under ThreadSanitizer the first and the last stand for all, as threads share the work in the
 // same way for each of them.
 template <typename Values>
 auto Grid(const Values& values) {

@@ -19,7 +19,7 @@ void* OrThrow(void* p) {
 }  // namespace
 }  // namespace gyre::testing
 
-// Not inlined: gcc would see free() called on what its own operator new returned.
+// It is not inlined: otherwise gcc would see free() called on the result of its own operator new.
 [[gnu::noinline]] void* operator new(size_t n) { return gyre::testing::OrThrow(gyre::testing::Remembered(n)); }
 [[gnu::noinline]] void* operator new[](size_t n) { return gyre::testing::OrThrow(gyre::testing::Remembered(n)); }
 [[gnu::noinline]] void* operator new(size_t n, const std::nothrow_t&) noexcept { return gyre::testing::Remembered(n); }

@@ -7,10 +7,10 @@
 namespace gyre::testing {
 
 inline std::atomic<size_t> largest_allocation{0};
-// What reading a damaged file may ask for besides its size.
+// The bytes that reading a damaged file may allocate besides its size.
 inline constexpr size_t kSlack = 1 << 20;
 
-// What `work` asks for at most in one piece.
+// The largest single allocation of `work`.
 template <typename Work>
 size_t LargestAllocation(Work work) {
   largest_allocation = 0;

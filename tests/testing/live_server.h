@@ -1,4 +1,4 @@
-// Every route of `gyre serve` on a port of its own, over a ring in the test's process.
+// Every route of `gyre serve` on its own port, over a ring in the test's process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace gyre::testing {
 
 class LiveServer {
  public:
-  // The ring outlives it. The test has failed where the server can't be opened.
+  // The ring outlives it. If the server can't be opened, the test has failed.
   explicit LiveServer(Runtime& ring, http::ServerLimits limits = {}) : context_{.service = ring.service()} {
     context_.cluster = &ring.cluster();
     context_.engine_stats = [&ring] { return ring.engine().stats(); };
@@ -42,7 +42,7 @@ class LiveServer {
 
   http::HttpServer& server() { return *server_; }
   const std::string& address() const { return server_->address(); }
-  // A whole question on a connection of its own.
+  // Asks one question on its own connection.
   HttpAnswer Ask(const std::string& method, const std::string& path, const std::string& body = "") const {
     HttpClient client(address());
     client.Request(method, path, body.empty() ? "" : "Content-Type: application/json\r\n", body);

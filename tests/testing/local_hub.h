@@ -1,5 +1,5 @@
-// A hub of models in the test's process, as Hugging Face's is seen from outside: listings, files that redirect to
-// another host which takes ranges, tokens; and what a test lets it do wrong. TLS by an authority that is made here.
+// A model hub in the test's process that looks like Hugging Face's from outside: listings, files that redirect to
+// another host with ranges, tokens; and faults that a test chooses. TLS by an authority that is made here.
 #pragma once
 
 #include <openssl/evp.h>
@@ -31,7 +31,7 @@ inline std::string HexDigest(const std::string& bytes, const EVP_MD* algorithm =
   for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
   return out;
 }
-// "a%20b" as "a b".
+// Decodes "a%20b" as "a b".
 inline std::string Unescaped(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -41,7 +41,7 @@ inline std::string Unescaped(const std::string& text) {
   }
   return out;
 }
-// Bytes without a pattern, the same for a seed.
+// Bytes without a pattern, the same for each seed.
 inline std::string NoiseBytes(size_t size, uint64_t seed = 1) {
   std::string out(size, '\0');
   uint64_t state = seed * 0x9E3779B97F4A7C15 + 1;
@@ -52,7 +52,7 @@ inline std::string NoiseBytes(size_t size, uint64_t seed = 1) {
   return out;
 }
 
-// An answer in place of the right one.
+// An answer that replaces the right one.
 struct HubRefusal {
   int code = 0;         // 0 = none
   std::string headers;  // "Retry-After: 1\r\n", "X-Error-Code: GatedRepo\r\n", ...
@@ -60,7 +60,7 @@ struct HubRefusal {
   std::string body = R"({"error":"X"})";
 };
 
-// What goes wrong, from the next request on. A test sets it with LocalHub::Fault.
+// The faults from the next request on. A test sets them with LocalHub::Fault.
 struct HubFaults {
   HubRefusal listing, resolve, bytes;  // by the API, the files' URLs at the hub, the host with the bytes
   int64_t listed_size_more = 0;        // added to every size in listings
@@ -122,14 +122,14 @@ class LocalHub {
     return endpoint() + "/" + repo + "/resolve/" + commit() + "/" + path;
   }
 
-  // lfs: listings tell its SHA-256; of other files they tell Git's hash.
+  // lfs: listings have the SHA-256 of the file, else Git's hash.
   void AddFile(const std::string& repo, const std::string& path, std::string content, bool lfs = true) {
     const std::lock_guard lock(mutex_);
     const std::string git = HexDigest(fmt::format("blob {}", content.size()) + '\0' + content, EVP_sha1());
     const std::string sha = HexDigest(content);
     files_[repo][path] = std::make_shared<const File>(File{std::move(content), sha, git, lfs});
   }
-  // Changes what goes wrong from now on. `change` calls nothing of the hub's.
+  // Changes the faults from now on. `change` must not call the hub.
   void Fault(const std::function<void(HubFaults&)>& change) {
     const std::lock_guard lock(mutex_);
     change(faults_);
@@ -148,7 +148,7 @@ class LocalHub {
   };
   using FilePtr = std::shared_ptr<const File>;
 
-  // Whether the refusal was the answer.
+  // Whether the request was answered by the refusal.
   static bool Refused(const HttpPeer::Call& call, HubRefusal* refusal, std::unique_lock<std::mutex>* lock) {
     if (refusal->code == 0 || refusal->times <= 0) return false;
     --refusal->times;
@@ -334,7 +334,7 @@ class LocalHub {
       }
     }
   }
-  // Whether one more may happen.
+  // Whether one more of the limited faults may happen.
   bool Spend(int HubFaults::*left) {
     const std::lock_guard lock(mutex_);
     return faults_.*left > 0 && (faults_.*left)-- > 0;

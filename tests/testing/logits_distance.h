@@ -1,4 +1,4 @@
-// How far two sets of logits are from each other, and what one trip over the ring may do to them.
+// The distance between two sets of logits, and the distance that one trip over the ring may cause.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,11 @@ inline Distance Between(const Logits& a, const Logits& b) {
   return {.rms = std::sqrt(d.rms / all), .most = d.most / std::sqrt(all / n)};
 }
 
-// What `hops` trips do to rows of normal values, by root mean square: 0, 2.1e-4 and 5.4e-3 times the root of their
-// number for f32, f16 and q8. A layer adds to the stream that passes it and the final norm scales it, so a relative
-// error of a hidden state comes out as about the same relative error of the logits; hops round independently, so theirs
-// add up as squares do. Measured over seeds and 1 to 5 hops: logits differ by 1.0 to 1.3 times this, single ones by up
-// to 7 times.
+// The error that `hops` trips add to rows of normal values, by root mean square: 0, 2.1e-4 and 5.4e-3 times the root of
+// their number for f32, f16 and q8. A layer adds to the stream that passes it and the final norm scales it, so a
+// relative error of a hidden state becomes about the same relative error of the logits; hops round independently, so
+// their errors add up as squares do. Measured over seeds and 1 to 5 hops: logits differ by 1.0 to 1.3 times this,
+// single ones by up to 7 times.
 inline double RoundingOf(WireType type, int hops) {
   constexpr size_t kDim = 64, kRows = 1000;
   std::mt19937 random(1);

@@ -1,5 +1,5 @@
 // Hosts with a bad network between them: network namespaces, each with a TUN device, and a thread that carries their
-// packets with a rate, delay, loss, reordering and duplicates. Real TCP and real UDP meet the same network there. Needs
+// packets with a rate, delay, loss, reordering and duplicates. Real TCP and real UDP use the same network there. Needs
 // root and /dev/net/tun.
 #pragma once
 
@@ -66,7 +66,7 @@ class LossyNetwork {
   }
   const std::string& why_not() const { return why_not_; }
   static std::string Address(int host) { return fmt::format("10.79.0.{}", host); }
-  // The command as it runs on a host.
+  // The command line that runs a command on a host.
   std::vector<std::string> On(int host, const std::vector<std::string>& command) const {
     std::vector<std::string> out{"/usr/sbin/ip", "netns", "exec", Name(host)};
     out.insert(out.end(), command.begin(), command.end());

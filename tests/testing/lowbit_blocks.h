@@ -1,5 +1,5 @@
-// Blocks of random bytes of the low-bit types, and what ggml (d99724f2, 2026-08) makes of them: an implementation that
-// is not ours. CRC-32C of the little-endian floats, and four of them (0, 7, 14, 21) for people.
+// Blocks of random bytes of the low-bit types, with the values by ggml (d99724f2, 2026-08), an independent
+// implementation: CRC-32C of the little-endian floats, and four of them (0, 7, 14, 21) for people.
 #pragma once
 
 #include <cstdint>

@@ -76,7 +76,7 @@ class OneStage {
       tables.resize(groups_);
       const ModelSpec& spec = stage_->parts().model->spec();
       if (spec.has_slots) tables[kSlotGroup] = slots.Entries();
-      // Of layers with a window a stage needs what the first row reads, and has other pages than the other layers.
+      // For layers with a window a stage needs only the blocks that the first row reads, and has other pages for them.
       if (spec.window > 0) {
         const uint32_t read =
             p.first + 1 > static_cast<uint32_t>(spec.window) ? p.first + 1 - static_cast<uint32_t>(spec.window) : 0;
@@ -95,7 +95,7 @@ class OneStage {
   }
 
   Stage& stage() { return *stage_; }
-  // A slot's state, of a layer that has slots.
+  // The state in a slot, for a layer that has slots.
   std::vector<float> State(size_t layer_number, BlockId slot, size_t floats) {
     const auto state = backend_->Download<float>(layer(layer_number).pages->State(slot), floats);
     backend_->Finish();

@@ -1,4 +1,4 @@
-// A small OpenAI-like server: answers of exactly max_tokens words, and what a test makes it do.
+// A small server with OpenAI's API: answers of exactly max_tokens words, and behaviour that a test chooses.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ struct OpenAiBehaviour {
   bool usage = true;
   int stops_after = 1 << 30;  // tokens, unless ignore_eos or min_tokens is given
   std::string cluster;        // the JSON of GET /v1/cluster; "" = 404
-  // Called for each request to generate; true: it answered.
+  // Called for each request to generate; returns true if it has answered.
   std::function<bool(HttpPeer::Call&, const boost::json::object&)> instead;
 };
 

@@ -1,4 +1,4 @@
-// OpenAI's routes over a real ring of the demo model, and what the engine says without them.
+// OpenAI's routes over a real ring of the demo model, and the engine's answers without them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class OpenAiRig : public ::testing::Test {
     std::vector<float> embedding;
     Finished end;
   };
-  // What the engine says to the question, without HTTP.
+  // The engine's answer to the question, without HTTP.
   static Said Ask(Question question) {
     auto request = runtime_->service().MakeRequest(std::move(question));
     EXPECT_TRUE(request.ok()) << request.status();

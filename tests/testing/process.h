@@ -1,4 +1,4 @@
-// A program under test, as a user starts it. Killed at the latest with its object.
+// A program under test, started as a user starts it. It is killed at the latest with its object.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace gyre::testing {
 
-// Descriptors that a process has open.
+// The number of descriptors that a process has open.
 inline size_t OpenFiles(pid_t pid) {
   size_t n = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
@@ -39,7 +39,7 @@ class Process {
     posix_spawn_file_actions_adddup2(&actions, fd, 2);
     posix_spawn_file_actions_addclose(&actions, fd);
     std::vector<char*> argv;
-    // GYRE_TEST_PROGRAM takes the place of the program `gyre`: the same with a device for tests (test_device.h).
+    // GYRE_TEST_PROGRAM replaces the program `gyre`: the same program with a device for tests (test_device.h).
     if (const char* program = getenv("GYRE_TEST_PROGRAM")) {
       for (std::string& word : command) {
         if (word.ends_with("/gyre")) word = program;
@@ -62,7 +62,7 @@ class Process {
   void Kill(int signal) const {
     if (pid_ > 0 && !ended_) kill(pid_, signal);
   }
-  // Its exit code, 128 + signal, or nullopt: still there after the time.
+  // Returns its exit code, 128 + signal, or nullopt: it still runs after the time.
   std::optional<int> Wait(std::chrono::milliseconds time) {
     const auto end = std::chrono::steady_clock::now() + time;
     while (!ended_) {
@@ -77,7 +77,7 @@ class Process {
     }
     return code_;
   }
-  // What it wrote so far, stdout and stderr.
+  // Its output so far, stdout and stderr.
   std::string output() const {
     std::ifstream in(path_);
     std::ostringstream text;

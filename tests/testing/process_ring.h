@@ -1,4 +1,4 @@
-// A cluster of real processes on loopback and clients that ask it, as a user starts them. Tests that include it are
+// A cluster of real processes on loopback, started as a user starts them, and its clients. Tests that include it are
 // built with GYRE_BINARY.
 #pragma once
 
@@ -42,7 +42,7 @@ class Ring {
     EXPECT_TRUE(at.has_value()) << serve_->output();
     address_ = at.value_or("");
   }
-  // Kills the coordinator, and starts it again at the addresses that it had.
+  // Kills the coordinator, and starts it again at the same addresses.
   void Restart() {
     const std::string http = serve_->WaitFor("listening http://", std::chrono::milliseconds(0)).value_or("");
     serve_->Kill(SIGKILL);
@@ -59,21 +59,21 @@ class Ring {
     command.insert(command.end(), flags.begin(), flags.end());
     return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
   }
-  // Another program that joins.
+  // Starts another program that joins.
   Process& AddProgram(std::vector<std::string> command) {
     return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
   }
-  // A worker whose name its identity says.
+  // Starts a worker whose name comes from its identity.
   Process& AddNamelessWorker(const std::vector<std::string>& flags) {
     std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "-t", "1"};
     command.insert(command.end(), flags.begin(), flags.end());
     return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
   }
-  // As whom this object asks.
+  // Sets the identity with which this object asks.
   void UseIdentity(std::shared_ptr<const Identity> identity) { identity_ = std::move(identity); }
   ClusterAddress at() const { return {address_, identity_}; }
   std::string http() const { return serve_->WaitFor("listening http://").value_or(""); }
-  // Asks for ranges until the workers are there.
+  // Asks for a resize to `ranges` until the workers are there.
   bool AsksFor(const std::string& ranges) {
     Status status;
     for (int i = 0; i < 2000; ++i) {
@@ -169,7 +169,7 @@ class Clients {
     for (const uint64_t until = tokens() + more; tokens() < until;)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // All have ended by themselves, as they do after an error.
+  // Whether all have ended by themselves, as they do after an error.
   bool Ended(size_t n) {
     std::lock_guard lock(mutex_);
     size_t failed = 0;
@@ -191,7 +191,7 @@ class Clients {
   std::vector<std::thread> threads_;
 };
 
-// One process on one stage, with what Ring gives its processes.
+// One process with one stage, and the same options as the processes of a Ring.
 inline RuntimeOptions OneProcess(const std::string& model) {
   RuntimeOptions o;
   o.model = model;

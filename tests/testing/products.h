@@ -1,4 +1,4 @@
-// What the tests of products share: every type of weights, and matrices of it with random codes.
+// Shared by the tests of products: every type of weights, and matrices of it with random codes.
 #pragma once
 
 #include <cmath>
@@ -83,7 +83,7 @@ inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
   }
   w.bytes.resize(n * k / info.block_elems * info.block_bytes);
   if (!Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k)) {
-    // There is no quantizer for this type: scales of about 1/16, for the minima too.
+    // There is no quantizer for this type: the scales are about 1/16, also those of the minima.
     std::mt19937 random(seed + 1);
     const Codes codes = CodesOf(type);
     for (size_t at = 0; at < w.bytes.size(); at += info.block_bytes) {

@@ -1,4 +1,4 @@
-// A relay on loopback that records what passes, both ways: what somebody on the network sees.
+// A relay on loopback that records all bytes in both directions, as somebody on the network can.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace gyre::testing {
 
 class RecordingRelay {
  public:
-  // Every connection to its address goes on to `target`, HOST:PORT.
+  // Forwards every connection to its address to `target`, HOST:PORT.
   explicit RecordingRelay(std::string target) : target_(std::move(target)) {
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in at{};

@@ -1,4 +1,4 @@
-// Ring ports on loopback that share a key, and connections to them that say what no port would.
+// Ring ports on loopback that share a key, and connections to them that send bytes which no port would send.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline Hello SampleHello() {
   return h;
 }
 
-// Without a key yet.
+// Opens a port without a key.
 inline std::unique_ptr<RingPort> OpenPortWithoutKey(RingPortOptions options = {}) {
   if (options.listen.empty()) options.listen = "127.0.0.1:0";
   auto port = RingPort::Open(options);
@@ -39,7 +39,7 @@ inline std::unique_ptr<RingPort> OpenPort(RingPortOptions options = {}) {
   return port;
 }
 
-// Both ends of one hop, the dialer in another "process".
+// Both ends of one hop; the dialer is in another "process".
 inline std::pair<StatusOr<std::unique_ptr<Link>>, StatusOr<std::unique_ptr<Link>>> Connect(RingPort& from, RingPort& to,
                                                                                            const Hello& dials,
                                                                                            const Hello& expects) {
@@ -61,7 +61,7 @@ inline void Put(int fd, std::span<const std::byte> bytes) {
   (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may be closed meanwhile
 }
 
-// What the port says first over plain TCP; zeros if it says nothing.
+// The port's first bytes over plain TCP; zeros if there are none.
 inline HelloChallenge ReadChallenge(int fd) {
   std::vector<std::byte> bytes(kFrameHeaderBytes + EncodeChallenge({}).size());
   for (size_t have = 0; have < bytes.size();) {
@@ -80,7 +80,7 @@ inline int CallWith(const RingPort& port, const Hello& hello) {
   return fd;
 }
 
-// While it lives, at most `spare` more descriptors can be opened.
+// While an object lives, at most `spare` more descriptors can be opened.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t spare) {

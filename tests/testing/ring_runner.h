@@ -1,4 +1,4 @@
-// Runs requests on an engine and collects what came, for tests and benchmarks.
+// Runs requests on an engine and collects their results, for tests and benchmarks.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ struct Outcome {
   std::vector<float> probabilities;  // of each
   std::string text;
   std::vector<std::vector<float>> logits;  // in order of position
-  // With Request::logprobs and prompt_logprobs, one for each token, the prompt's from position 1.
+  // With Request::logprobs and prompt_logprobs: one for each token, the prompt's from position 1.
   std::vector<float> logprobs, prompt_logprobs;
   std::vector<uint32_t> prompt_positions;
   std::vector<std::vector<TokenLogprob>> top, prompt_top;
@@ -40,8 +40,8 @@ class Runner {
  public:
   explicit Runner(Engine& engine) : engine_(engine) {}
 
-  // Returns the request's index in Wait's result. on_token: with the tokens so far, at each token and each answer to a
-  // row of the prompt; on the engine's thread.
+  // Returns the request's index in Wait's result. on_token: called with the number of tokens so far, at each token and
+  // each answer to a row of the prompt; on the engine's thread.
   size_t Add(Request request, std::function<void(SeqId, size_t tokens)> on_token = {}) {
     size_t index = 0;
     {

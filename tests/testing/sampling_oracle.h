@@ -1,5 +1,5 @@
-// What the sampler's tests hold it against: the last stage's answer, and the distribution, both the straightforward
-// way.
+// Oracles for the sampler's tests: the last stage's answer, and the distribution, both computed in the
+// straightforward way.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace gyre::testing {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Draws from the whole distribution.
+// Parameters that draw from the whole distribution.
 inline SamplingParams Plain() {
   return {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .logit_bias = {}, .seed = 7};
 }
@@ -25,7 +25,7 @@ inline bool OracleAllows(std::span<const uint64_t> mask, TokenId id) {
   return mask.empty() || (mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;
 }
 
-// What the last stage answers to a request for this row.
+// The last stage's answer to a request for this row.
 inline RowAnswer OracleAnswer(const RowRequest& request, std::span<const float> logits, uint32_t position) {
   RowAnswer answer;
   answer.position = position;
@@ -54,7 +54,7 @@ inline RowAnswer OracleAnswer(const RowRequest& request, std::span<const float> 
   return answer;
 }
 
-// The probability of every id that is left after all filters. REQUIRES: temperature > 0, finite logits.
+// The probability of every id that remains after all filters. REQUIRES: temperature > 0, finite logits.
 inline std::map<TokenId, double> OracleDistribution(const SamplingParams& params, const TokenHistory& history,
                                                     std::span<const uint64_t> mask, std::span<const float> logits) {
   struct Entry {

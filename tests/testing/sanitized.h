@@ -15,7 +15,7 @@ inline constexpr bool kSanitized = false;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Whether ThreadSanitizer watches. Code for one instruction set and another shares its work among threads alike.
+// Whether this build has ThreadSanitizer. Code shares its work among threads in the same way for all instruction sets.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kThreadSanitized = true;
 #elif defined(__has_feature)

@@ -1,4 +1,4 @@
-// Vectors and matrices in double for forward passes that are written from papers, and how far an engine is from them.
+// Vectors and matrices in double for forward passes that are written from papers, and an engine's distance to them.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ struct Matrix {
     }
     return out;
   }
-  // Rows [first, first + count).
+  // The rows [first, first + count).
   Matrix Part(size_t first, size_t count) const {
     const auto begin = values.begin() + static_cast<ptrdiff_t>(first * columns);
     return {count, columns, {begin, begin + static_cast<ptrdiff_t>(count * columns)}};
   }
 };
 
-// A tensor of f32; one of three dimensions as a matrix with the rows of all. Throws where there is none.
+// A tensor of f32; one of three dimensions as a matrix with the rows of all. Throws if there is none.
 inline Matrix ScalarTensor(const Gguf& gguf, const std::string& name) {
   const TensorView* t = gguf.tensors().Find(name);
   if (t == nullptr || t->type != DType::kF32) throw std::runtime_error(name);

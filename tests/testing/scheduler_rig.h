@@ -1,4 +1,4 @@
-// A scheduler under a list of events.
+// A scheduler that a test drives by a list of events.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ class Rig {
       if (i.sample_last) EXPECT_TRUE(scheduler.Append(i.seq, token).ok());
     }
   }
-  // One token a step: [first, end).
+  // Generates one token per step: [first, end).
   void Generate(TokenId first, TokenId end) {
     for (TokenId t = first; t < end; ++t) {
       Next();

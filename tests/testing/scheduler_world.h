@@ -1,4 +1,4 @@
-// A world around a Scheduler: callers, and pages that hold what a stage would have written. It says what went wrong.
+// A simulated world for a Scheduler: callers, and pages with the values that stages would write. It finds violations.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ struct WorldOptions {
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
 
-// A page's cell holds a fingerprint of all that its row was computed from: the row's token and, through what was read,
-// every row before it. A row that reads one wrong cell gets a wrong fingerprint, and so do all after it.
+// A page's cell holds a fingerprint of all inputs of its row: the row's token and, through the cells that it read,
+// every row before it. A row that reads one wrong cell gets a wrong fingerprint, and so do all rows after it.
 class SchedulerWorld {
  public:
   explicit SchedulerWorld(WorldOptions options)
@@ -40,7 +40,7 @@ class SchedulerWorld {
     slots_.resize(o_.num_slots);
   }
 
-  // What went wrong first; empty: nothing.
+  // The first violation; empty: none.
   const std::string& problem() const { return problem_; }
   uint64_t events() const { return events_; }
   SchedulerStats stats() const { return scheduler_.stats(); }
@@ -68,7 +68,7 @@ class SchedulerWorld {
     EndEvent();
   }
 
-  // Without new sequences and errors all that are left finish, and every block comes back.
+  // Without new sequences and errors all sequences finish, and every block is freed.
   void RunDry() {
     options_.error_rate = 0;
     for (auto& [id, s] : live_) {
@@ -90,7 +90,7 @@ class SchedulerWorld {
       Fail("{} windowed blocks come back", stats.window_blocks_available);
   }
 
-  // Answers are sampled and appended; false: none is owed.
+  // Samples and appends an answer; returns false if none is owed.
   bool AnswerOne() {
     std::vector<SeqId> owed;
     for (const auto& [id, s] : live_) {
@@ -106,7 +106,7 @@ class SchedulerWorld {
       TakePreemptions();
       return true;
     }
-    // The token of a position depends on the position only, as a seeded draw does: a replay draws the same again.
+    // The token of a position depends on the position only, like a seeded draw: a replay draws the same again.
     const TokenId token = static_cast<TokenId>(Mix(static_cast<uint64_t>(id), s.tokens.size()) % 2);
     const Status status = scheduler_.Append(id, token);
     const bool full = s.tokens.size() >= s.max_positions;
@@ -122,7 +122,7 @@ class SchedulerWorld {
     return true;
   }
 
-  // Some of the first tokens stay, and some of the last ones.
+  // Keeps some of the first tokens and some of the last ones.
   void Shift(SeqId id, TokenId token) {
     Live& s = live_.at(id);
     const int size = static_cast<int>(s.tokens.size());
@@ -141,7 +141,7 @@ class SchedulerWorld {
     TakePreemptions();
   }
   uint64_t shifts() const { return shifts_; }
-  // The most windowed blocks that a step had of one sequence.
+  // The most windowed blocks that a step had for one sequence.
   uint64_t most_windowed() const { return most_windowed_; }
 
   void Add() {
@@ -172,7 +172,7 @@ class SchedulerWorld {
     live_.emplace(id, std::move(s));
   }
 
-  // False: no step came.
+  // Returns false if no step came.
   bool Next() {
     const SchedulerStats before = scheduler_.stats();
     std::optional<StepPlan> plan = scheduler_.Next();
@@ -218,7 +218,7 @@ class SchedulerWorld {
     TakePreemptions();
   }
 
-  // Toggles it.
+  // Holds or releases the sequence.
   void Hold(SeqId id) {
     bool& held = live_.at(id).held;
     held = !held;
@@ -226,7 +226,7 @@ class SchedulerWorld {
     ++holds_;
   }
 
-  // Whatever is in flight is lost; what the stages did of it is done. With a lost member all pages are gone.
+  // All steps in flight are lost; the stages' writes for them remain. With a lost member all pages are gone.
   void ChangeRing() {
     const bool broke = Chance(0.5);
     const bool member_lost = broke && Chance(0.5);
@@ -358,7 +358,7 @@ class SchedulerWorld {
     return cells_[size_t{item.blocks[p / o_.block_size]} * o_.block_size + p % o_.block_size];
   }
 
-  // A preempted sequence starts anew, and an answer that its caller still owed is not wanted any more.
+  // A preempted sequence starts anew, and an answer that its caller still owed is no longer wanted.
   void TakePreemptions() {
     for (auto& [id, s] : live_) {
       const uint32_t now = scheduler_.Incarnation(id);
@@ -370,7 +370,7 @@ class SchedulerWorld {
     }
   }
 
-  // Rows of the prefix cache are of the ring that was there when the sequence was admitted.
+  // Rows of the prefix cache belong to the ring that existed when the sequence was admitted.
   void TakeAdmissions() {
     for (auto& [id, s] : live_) {
       if (s.admitted || scheduler_.State(id) == SeqState::kWaiting) continue;
@@ -382,7 +382,7 @@ class SchedulerWorld {
   // After a failed step each sequence has a step of its own; after two lost rings, nothing else is in flight.
   void CheckAlone(const StepPlan& plan, const StepItem& item) {
     const Live& s = live_.at(item.seq);
-    // Rows that landed once may go with others.
+    // Rows that were computed once may go together with others.
     const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
     const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.blamed_from);
     if (!suspect && !lone) return;
@@ -456,7 +456,7 @@ class SchedulerWorld {
     CheckExclusive(item);
   }
 
-  // The windowed table has what the rows read, and no more blocks than a window and the rows in flight need.
+  // The windowed table has the blocks that the rows read, and no more than a window and the rows in flight need.
   void CheckWindow(const StepItem& item) {
     if (o_.window_blocks == 0) {
       if (!item.window.blocks.empty()) Fail("sequence {} has windowed blocks", Num(item.seq));
@@ -478,13 +478,13 @@ class SchedulerWorld {
     const BlockId block = item.window.blocks[p / o_.block_size - item.window.first];
     return windowed_[size_t{block} * o_.block_size + p % o_.block_size];
   }
-  // Blocks that the item's rows read or write in the windowed group, from the one with `position` on.
+  // The blocks that the item's rows read or write in the windowed group, from the one with `position` on.
   std::span<const BlockId> WindowFrom(const StepItem& item, uint32_t position) const {
     if (o_.window_blocks == 0) return {};
     return std::span(item.window.blocks).subspan(position / o_.block_size - item.window.first);
   }
 
-  // No other step in flight reads or writes a block that this one writes, and none writes what this one reads.
+  // No other step in flight reads or writes a block that this one writes, and none writes a block that this one reads.
   void CheckExclusive(const StepItem& item) {
     const auto writes = [this](const StepItem& i, BlockId block) {
       const auto first = i.blocks.begin() + i.first_position / o_.block_size;
@@ -511,7 +511,7 @@ class SchedulerWorld {
     }
   }
 
-  // A stage takes up the oldest step that it has not seen. It writes what the step says, whatever became of the
+  // A stage takes the oldest step that it has not seen. It writes the step's rows, whatever happened to the
   // sequence meanwhile.
   void ExecuteNext() {
     Flight& flight = flights_[executed_++];
@@ -529,7 +529,7 @@ class SchedulerWorld {
         if (it != live_.end() && it->second.incarnation == rows.item.incarnation) it->second.troubled = true;
       }
     }
-    // One stage failed the step, and this one may stand before it or behind it.
+    // One stage failed the step, and this stage may be before or after it.
     if (o_.num_slots > 0 && flight.fails && Chance(0.5)) return;
     for (Rows& rows : flight.items) {
       if (o_.num_slots > 0 && !GoesOn(rows.item)) return;
@@ -543,7 +543,7 @@ class SchedulerWorld {
     }
   }
 
-  // Whether a stage applies the rows: its slot is where they begin.
+  // Whether a stage applies the rows: its slot must be at their first position.
   bool GoesOn(const StepItem& item) {
     const Slot& slot = slots_.at(item.slots.begin == kNoBlock ? item.slots.slot : item.slots.begin);
     if (item.first_position == 0) return true;
@@ -611,7 +611,7 @@ class SchedulerWorld {
       s.landed = item.first_position + item.count;
       s.proven = std::max(s.proven, s.landed);
       if (s.landed >= s.lost_end) s.losses = 0;
-      // With recurrent state a replay lands rows again that were not at fault.
+      // With recurrent state a replay also sends rows again that were not at fault.
       if (o_.num_slots == 0 || s.landed >= s.blamed_end) {
         s.errors = s.blamed_from = s.blamed_end = 0;
         s.suspect = false;

@@ -1,5 +1,5 @@
-// The far ends of an engine's ring, in the hands of a test: it sees what the engine sends, and answers as a toy model
-// would, wrongly, or never.
+// The far ends of an engine's ring, controlled by a test: it sees the engine's frames, and answers as a toy model
+// would, or wrongly, or never.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@
 
 namespace gyre::testing {
 
-// On one thread.
+// For one thread.
 class ScriptedStage {
  public:
   static constexpr int kVocab = 97, kDim = 8;
 
-  // A frame of the engine.
+  // A frame from the engine.
   struct Received {
     FrameKind kind{};  // kTokens or kLogitsQuestion; 0: nothing came
     StepId step{};
@@ -38,7 +38,7 @@ class ScriptedStage {
     }
   };
 
-  // The links of the next plan; those before it stay as they are, and are not read any more.
+  // Makes the links of the next plan; earlier ones stay as they are, and are no longer read.
   Ring NewRing(uint64_t salt = 0, uint32_t stages = 1, const InprocOptions& to_first_options = {}) {
     auto [to_first, first] = MakeInprocLinkPair(to_first_options);
     auto [last, from_last] = MakeInprocLinkPair();
@@ -59,7 +59,7 @@ class ScriptedStage {
     last_->Close();
   }
 
-  // What the engine sends next; the test fails and ends where nothing comes.
+  // The engine's next frame; if none comes, the test fails and ends.
   Received Next() {
     Received r = Poll(std::chrono::seconds(20));
     if (r.kind == FrameKind{}) throw std::runtime_error("the engine sends nothing");
@@ -88,7 +88,7 @@ class ScriptedStage {
     return r;
   }
 
-  // The toy model: a row's logits hang on its token and position, and lie close together.
+  // The toy model: a row's logits depend on its token and position, and are close together.
   static std::vector<float> Logits(TokenId token, uint32_t position) {
     std::vector<float> logits;
     for (uint32_t id = 0; id < kVocab; ++id) {
@@ -130,7 +130,7 @@ class ScriptedStage {
     EncodeStepError({.stage = 0, .message = why}, &out);
     Send(FrameKind::kStepError, r.epoch, r.step, out);
   }
-  // Answers everything until `done`.
+  // Answers every frame until `done` returns true.
   template <typename Done>
   void ServeUntil(Done done) {
     const Deadline late = After(std::chrono::seconds(60));

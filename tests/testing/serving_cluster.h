@@ -1,4 +1,4 @@
-// A cluster of a test that serves already.
+// A simulated cluster that serves already.
 #pragma once
 
 #include <gtest/gtest.h>

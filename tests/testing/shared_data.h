@@ -1,4 +1,4 @@
-// Test data that may lie beside the checkout: real models with known outputs. Tests that need it skip without it.
+// Test data that may be beside the checkout: real models with known outputs. Tests that need it skip without it.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Strangers who knock at the ports of a ring: over TCP with garbage, cut and slow handshakes, wrong certificates and
-// huge claims; over UDP with garbage, with what was recorded of others' datagrams, and in others' names.
+// Strangers at the ports of a ring: over TCP with garbage, cut and slow handshakes, wrong certificates and
+// huge claims; over UDP with garbage, with recorded datagrams of others, and in others' names.
 #pragma once
 
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@
 
 namespace gyre::testing {
 
-// An address of loopback that no member has, so that the strangers' limits are not the members'.
+// An address of loopback that no member has, so that limits on strangers do not affect members.
 inline constexpr const char* kStrangersAddress = "127.0.0.9";
 
 inline sockaddr_in SocketAddressOf(const char* host, uint16_t port) {
@@ -58,7 +58,7 @@ inline int CallFromStranger(const std::string& address) {
   return -1;
 }
 
-// One stranger who opens connection after connection. `forged`: by another CA.
+// A stranger who opens one connection after another. `forged`: by another CA.
 class Knocker {
  public:
   Knocker(std::string address, const KeyAndCertificate& forged, unsigned seed)
@@ -76,7 +76,7 @@ class Knocker {
     for (int fd : open_) close(fd);
   }
   void Knock() {
-    // A slow handshake: now and then a byte more.
+    // A slow handshake sends one more byte now and then.
     if (!open_.empty()) Send(open_[random_() % open_.size()], std::string(1, '\x16'));
     const int fd = CallFromStranger(address_);
     if (fd < 0) return;
@@ -141,12 +141,12 @@ struct RecordedDatagram {
   size_t payload;     // where the datagram's own bytes begin
 };
 
-// What passes on loopback to and from UDP ports. Needs a right of root.
+// Records the datagrams on loopback to and from UDP ports. Needs a right of root.
 class DatagramRecorder {
  public:
   DatagramRecorder() : fd_(::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_IP))) {}
   bool ok() const { return fd_.ok(); }
-  // Datagrams of UDP links, as many as come in the time, up to `most`.
+  // The datagrams of UDP links that come in the time, up to `most`.
   std::vector<RecordedDatagram> Record(size_t most, Duration time) const {
     std::vector<RecordedDatagram> out;
     std::vector<char> bytes(70000);
@@ -168,8 +168,8 @@ class DatagramRecorder {
   const Fd fd_;
 };
 
-// One stranger who sends datagrams to the UDP ports of a ring: garbage, beginnings of links with huge claims, and, if
-// some were recorded, these again, changed or not, under his own name and under that of their sender.
+// A stranger who sends datagrams to the UDP ports of a ring: garbage, beginnings of links with huge claims, and
+// recorded datagrams, if there are any, changed or not, under his own name and under their sender's.
 class DatagramStranger {
  public:
   DatagramStranger(std::vector<uint16_t> ports, std::vector<RecordedDatagram> recorded, unsigned seed)
@@ -205,14 +205,14 @@ class DatagramStranger {
   }
   uint64_t sent() const { return sent_; }
   uint64_t spoofed() const { return spoofed_; }
-  // Whether anybody has answered.
+  // Whether any port has answered.
   bool answered() const {
     char byte;
     return ::recv(own_.get(), &byte, 1, MSG_DONTWAIT) >= 0;
   }
 
  private:
-  // Types, versions, links and packet numbers that exist and that do not.
+  // Combines types, versions, links and packet numbers that exist with others that do not.
   std::string Garbage() {
     std::string bytes(1 + random_() % (random_() % 8 == 0 ? 60000 : 1400), '\0');
     for (char& c : bytes) c = static_cast<char>(random_());

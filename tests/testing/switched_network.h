@@ -1,4 +1,4 @@
-// Hosts that share nothing but a switch between them: network namespaces, each with a cable (a pair of veth devices) to
+// Hosts that share only a switch: network namespaces, each with a cable (a pair of veth devices) to
 // a bridge in another one. A cable may carry a limited rate (tc's tbf). Needs root. For packets that are lost or late:
 // lossy_network.h.
 #pragma once
@@ -13,10 +13,10 @@
 
 namespace gyre::testing {
 
-// Gone with the object.
+// The network is removed with the object.
 class SwitchedNetwork {
  public:
-  // `megabits`: what each host may send in a second; 0: as much as it can.
+  // `megabits`: the rate of each host per second; 0: no limit.
   explicit SwitchedNetwork(int hosts, double megabits = 0) : hosts_(hosts) {
     Ip(fmt::format("netns add {}", Switch()));
     Ip(fmt::format("-n {} link add br0 type bridge", Switch()));
@@ -37,17 +37,17 @@ class SwitchedNetwork {
     for (int host = 1; host <= hosts_; ++host) Ip(fmt::format("netns del {}", Host(host)));
     Ip(fmt::format("netns del {}", Switch()));
   }
-  // Empty, or why there is none.
+  // Empty, or the reason why there is no network.
   const std::string& why_not() const { return why_not_; }
   static std::string Address(int host) { return fmt::format("10.77.0.{}", host); }
 
-  // The command as it runs on a host.
+  // The command line that runs a command on a host.
   std::vector<std::string> On(int host, const std::vector<std::string>& command) const {
     std::vector<std::string> out{kIp, "netns", "exec", Host(host)};
     out.insert(out.end(), command.begin(), command.end());
     return out;
   }
-  // From now on two hosts don't reach each other, and all others reach both.
+  // From now on two hosts don't reach each other, but all others reach both.
   bool Part(int one, int other) {
     return Ip(fmt::format("-n {} route add blackhole {}", Host(one), Address(other))) &&
            Ip(fmt::format("-n {} route add blackhole {}", Host(other), Address(one)));

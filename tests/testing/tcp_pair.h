@@ -39,7 +39,7 @@ inline std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> TcpPair(const Tcp
   return {*MakeTcpLink(client, "the server", options), *MakeTcpLink(server, "the client", options)};
 }
 
-// A link whose bytes pass a relay that cuts them anywhere and lets them wait: a seeded bad network. The relay ends with
+// A link whose bytes pass a relay that cuts and delays them at random places: a seeded bad network. The relay ends with
 // the link.
 class ChoppedLink : public Link {
  public:
@@ -81,7 +81,7 @@ inline void Relay(int a, int b, uint32_t seed) {
         continue;
       }
       if (random() % 64 == 0) usleep(random() % 500);
-      // The other direction may be what frees it: never block both.
+      // The other direction may be the one that frees it, so neither may block both.
       for (ssize_t sent = 0; sent < n;) {
         const ssize_t m = send(to, bytes + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
         if (m <= 0) break;

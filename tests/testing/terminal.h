@@ -1,4 +1,4 @@
-// A program under test on a terminal of its own, as a person uses it. Killed at the latest with its object.
+// A program under test on its own terminal, as a person uses it. It is killed at the latest with its object.
 #pragma once
 
 #include <poll.h>
@@ -58,7 +58,7 @@ class Terminal {
   void Kill(int signal) const {
     if (pid_ > 0 && !ended_) kill(pid_, signal);
   }
-  // Whether `words` come, behind what earlier calls found.
+  // Whether `words` come, after the text that earlier calls found.
   bool WaitFor(const std::string& words, std::chrono::milliseconds time = std::chrono::seconds(30)) {
     const auto end = std::chrono::steady_clock::now() + time;
     for (;;) {
@@ -70,7 +70,7 @@ class Terminal {
       if (std::chrono::steady_clock::now() > end || !Pump()) return false;
     }
   }
-  // Its exit code, 128 + signal, or nullopt: still there after the time.
+  // Returns its exit code, 128 + signal, or nullopt: it still runs after the time.
   std::optional<int> Wait(std::chrono::milliseconds time) {
     const auto end = std::chrono::steady_clock::now() + time;
     while (!ended_) {
@@ -87,7 +87,7 @@ class Terminal {
     }
     return code_;
   }
-  // Whether each key goes to the program at once and is not shown by the terminal, or the terminal edits lines itself.
+  // Whether each key goes to the program at once and the terminal does not show it; else the terminal edits lines.
   bool Raw() const {
     termios modes{};
     tcgetattr(fd_, &modes);
@@ -97,11 +97,11 @@ class Terminal {
     const winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     ioctl(fd_, TIOCSWINSZ, &size);
   }
-  // All that it showed so far.
+  // All output so far.
   const std::string& output() const { return output_; }
 
  private:
-  // Takes in what the program writes. False: it closed the terminal, or wrote nothing and has ended.
+  // Reads the program's output. Returns false if it closed the terminal, or wrote nothing and has ended.
   bool Pump() {
     pollfd fd{.fd = fd_, .events = POLLIN, .revents = 0};
     if (poll(&fd, 1, 20) <= 0) return !ended_;

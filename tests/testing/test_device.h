@@ -1,4 +1,4 @@
-// The device that tests of workers compute on: this machine's processors, or with GYRE_TEST_DEVICE=far in the
+// The device for tests of workers: this machine's processors, or with GYRE_TEST_DEVICE=far in the
 // environment a FarDevice around them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The threads of this process, as the system calls them.
+// The threads of this process, by their names in the system.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace gyre::testing {
 
-// How many have a name that begins so. A thread is called as whoever started it.
+// The number of threads whose name begins so. A thread inherits the name of the thread that started it.
 inline int ThreadsCalled(const std::string& name) {
   int n = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {

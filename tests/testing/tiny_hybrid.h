@@ -54,7 +54,7 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
   w.String("tokenizer.ggml.model", "none");
-  // Which layers attend; of nemotron_h the second and the last are feed-forward blocks.
+  // The layers with attention; in nemotron_h the second and the last are feed-forward blocks.
   const std::vector<uint32_t> kv = delta  ? std::vector<uint32_t>{2, 2, 2, 2, 2, 2}
                                    : conv ? std::vector<uint32_t>{0, 2, 0, 0, 2, 0}
                                           : std::vector<uint32_t>{0, 0, 0, 2, 0, 0},

@@ -1,4 +1,4 @@
-// A tiny seeded model, or any bytes, in a file of its own, removed again.
+// A tiny seeded model, or any bytes, in a temporary file.
 #pragma once
 
 #include <stdlib.h>

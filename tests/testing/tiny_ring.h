@@ -10,7 +10,7 @@
 
 namespace gyre::testing {
 
-// A thread a stage, an exact KV cache in small blocks.
+// A ring with one thread per stage, and an exact KV cache in small blocks.
 inline RuntimeOptions TinyRing(const std::string& model, int stages, uint32_t ctx) {
   RuntimeOptions o;
   o.model = model;
@@ -24,7 +24,7 @@ inline RuntimeOptions TinyRing(const std::string& model, int stages, uint32_t ct
   return o;
 }
 
-// Null, and the test has failed, where it can't be opened.
+// If it can't be opened, it is null and the test has failed.
 inline std::unique_ptr<Runtime> OpenRing(const RuntimeOptions& o) {
   auto ring = Runtime::Open(o);
   EXPECT_TRUE(ring.ok()) << ring.status();

@@ -48,13 +48,13 @@ class UdpNetwork {
   // The address that side 0 sends from.
   void Move(int address) { address_[0] = address; }
   void Cut(bool cut) { cut_ = cut; }
-  // Somebody on the way copies what side 0 sends and is faster, from this address, and forwards what is sent there.
+  // Somebody on the way copies side 0's datagrams and is faster, from this address, and forwards those that come there.
   void Forward(int address) { forwarder_ = address; }
   uint64_t carried(int from) const { return carried_[from]; }  // bytes with overhead
 
   uint64_t full(int from) const { return full_[from]; }  // datagrams for which the queue had no room
 
-  // Goes on to the next event. False: there is none.
+  // Advances to the next event. Returns false if there is none.
   bool Step() {
     Deadline next = events_.empty() ? kNoDeadline : events_.begin()->first;
     for (int side : {0, 1}) next = std::min(next, core_[side]->NextTimer(now_));
@@ -68,7 +68,7 @@ class UdpNetwork {
     for (int side : {0, 1}) Send(side);
     return true;
   }
-  // All that a side has to send now.
+  // Sends all that a side has now.
   void Send(int side) {
     for (;;) {
       const auto out = core_[side]->Next(room_, now_);

@@ -24,7 +24,7 @@ inline UdpAddress LoopbackUdp(uint16_t port) {
 using StreamPair = std::pair<std::unique_ptr<ByteStream>, std::unique_ptr<ByteStream>>;
 
 // The dialer's end and the acceptor's, which it reaches at `port` (0: directly). `connection`: the acceptor's end of
-// what hello and answer went over.
+// the connection of hello and answer.
 inline StreamPair UdpStreams(UdpHost& dialer, UdpHost& acceptor, uint16_t port = 0, Fd connection = {}) {
   const UdpGreeting a = *UdpGreeting::Make(), b = *UdpGreeting::Make();
   const RingKey key{1, 2, 3};

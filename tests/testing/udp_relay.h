@@ -1,4 +1,4 @@
-// A relay of datagrams on loopback that loses, doubles and swaps some of them: between a dialer, wherever it is, and a
+// A relay of datagrams on loopback that loses, duplicates and swaps some of them: between a dialer at any address and a
 // port.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Models in files, their manifests, and caches in folders of their own.
+// Models in files, their manifests, and caches in temporary folders.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ inline std::shared_ptr<const Manifest> ManifestOf(const std::shared_ptr<const Mo
   return std::make_shared<const Manifest>(*std::move(manifest));
 }
 
-// What a coordinator sends to open the model elsewhere.
+// The bytes that a coordinator sends so that the model can be opened elsewhere.
 inline std::vector<std::byte> HeaderOf(const Manifest& manifest, const ModelBytes& bytes) {
   std::vector<std::byte> header;
   for (const Piece& p : manifest.pieces) {
@@ -68,7 +68,7 @@ inline std::vector<uint32_t> TensorPieces(const Manifest& manifest) {
   return out;
 }
 
-// For waits that nobody cancels.
+// A value for waits that nobody cancels.
 inline bool Never() { return false; }
 
 // Flips a bit of the file.

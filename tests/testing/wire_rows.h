@@ -1,4 +1,4 @@
-// Activations as they travel, for tests: the host's code for Backend::EncodeRows and DecodeRows.
+// Activations in their wire form, for tests: the host's code for Backend::EncodeRows and DecodeRows.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace gyre::testing {
 
-// x: [rows][dim]. `out` becomes rows * WireRowBytes(type, dim) bytes. Returns how many values were cut.
+// x: [rows][dim]. `out` gets rows * WireRowBytes(type, dim) bytes. Returns the number of values that were cut.
 inline size_t EncodeRows(WireType type, std::span<const float> x, size_t dim, std::vector<std::byte>* out) {
   out->resize(x.size() / dim * WireRowBytes(type, dim));
   return EncodeWireRows(RowType(type), x.data(), x.size() / dim, dim, out->data());

@@ -1,4 +1,4 @@
-// A worker with a tiny model, driven by the test in the coordinator's place.
+// A worker with a tiny model, which the test drives in place of a coordinator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class WorkerStates : public ::testing::Test {
     port_ = *RingPort::Open({});
     Make({});
   }
-  // A worker with these options, instead of the one before.
+  // Makes a worker with these options, which replaces the one before.
   void Make(WorkerOptions options) {
     if (worker_ != nullptr) worker_->Stop();
     options.name = "w";
@@ -56,7 +56,7 @@ class WorkerStates : public ::testing::Test {
                                 .sources = {}});
     if (wire && stage >= 0) WireEnds(number);
   }
-  // The coordinator's two links of a plan with one stage.
+  // Makes the coordinator's two links of a plan with one stage.
   void WireEnds(uint64_t number) {
     const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
     links_.push_back(*port_->Dial("", hello, After(kPatience)));
@@ -68,7 +68,7 @@ class WorkerStates : public ::testing::Test {
   }
   Link& to_stage() { return **(links_.end() - 2); }
   Link& from_stage() { return *links_.back(); }
-  // Prepared, with `blocks` pages of `size` positions, and running.
+  // Prepares and runs the worker with `blocks` pages of `size` positions.
   void Run(uint64_t number, uint32_t blocks = 8, int size = 4) {
     control().Prepare(
         {.plan = PlanOf(number), .stage = 0, .block_size = size, .num_blocks = blocks, .kv_type = KvType::kF32});
@@ -77,8 +77,8 @@ class WorkerStates : public ::testing::Test {
     control().Commit(E(number));
     ASSERT_EQ(Next(number), "committed");
   }
-  // A step over the first stage's link.
-  // `computed_us`: by the stages before.
+  // Sends a step over the first stage's link.
+  // `computed_us`: of the stages before.
   void SendStep(uint64_t number, uint64_t step, const StepBatch& batch, uint32_t computed_us = 0) {
     Encoder prefix;
     EncodeStepPrefix(batch, &prefix);
@@ -93,7 +93,7 @@ class WorkerStates : public ::testing::Test {
                              .slowest_us = computed_us};
     ASSERT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
   }
-  // The stage's thread is busy until it is released.
+  // Keeps the stage's thread busy until it is released.
   void HoldStageThread() {
     worker_->OnStageThread([this] {
       held_ = true;
@@ -102,7 +102,7 @@ class WorkerStates : public ::testing::Test {
     while (!held_) std::this_thread::sleep_for(milliseconds(1));
   }
   void ReleaseStageThread() { release_ = true; }
-  // The next event that is no progress, by name; a fault with its sentence.
+  // The next event other than progress, by name; a fault with its sentence.
   std::string Next(uint64_t number) {
     for (;;) {
       auto event = events_.Pop(After(kPatience));

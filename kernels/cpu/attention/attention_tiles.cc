@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kBlockQueries = 64;
 static_assert(kBlockQueries % (2 * kTileRows) == 0);
 constexpr size_t kSplitDepth = TileDepth(kSplit);
-// Not a power of two: else the rows of a tile would compete for few sets of the first-level cache.
+// It is not a power of two: else the rows of a tile would compete for few sets of the first-level cache.
 constexpr size_t kScoreStride = kSplit + kTileRows;
 
 constexpr size_t Groups(size_t n) { return (n + kTileRows - 1) / kTileRows; }

@@ -64,7 +64,7 @@ struct SoftmaxPartial {
   float* acc = nullptr;   // [query][dim]: sum of weight * value
 };
 
-// What IsaOps::scan_state reads of each row; q and k are normalized already.
+// The inputs of IsaOps::scan_state for each row; q and k are normalized already.
 struct ScanRows {
   const float *q, *k;  // key_dim elements each; from row to row key_stride
   size_t key_stride;
@@ -151,8 +151,8 @@ struct IsaOps {
     return silu_times;
   }
 
-  // How dot_panels needs x: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the groups are
-  // whole; rows that do not exist may hold anything.
+  // The layout of x for dot_panels: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the
+  // groups are whole; rows that do not exist may hold anything.
   struct Layout {
     size_t group;
     bool wide;

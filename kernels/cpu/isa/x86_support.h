@@ -1,4 +1,4 @@
-// What __builtin_cpu_supports does not tell about an x86-64 processor. Thread-safe.
+// Features of an x86-64 processor that __builtin_cpu_supports does not report. Thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -73,7 +73,7 @@ void StoreSums(const __m256 (&sum)[R], size_t n, float* out, size_t ldo) {
       V8::StoreTail(out + r * ldo, sum[r], n);
   }
 }
-// How many of eight columns exist.
+// The number of the eight columns that exist.
 size_t Columns(size_t column, size_t columns) {
   return columns < column ? 0 : columns - column < 8 ? columns - column : 8;
 }

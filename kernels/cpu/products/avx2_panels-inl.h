@@ -1,4 +1,4 @@
-// How 256-bit vectors read panels: codes, scales and minima of half a panel, eight columns, one lane per column.
+// Panels read by 256-bit vectors: codes, scales and minima of half a panel, eight columns, one lane per column.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// How AVX-512 reads panels: codes, scales and minima of 16 columns, one lane per column.
+// Panels read by AVX-512: codes, scales and minima of 16 columns, one lane per column.
 #pragma once
 
 #include <immintrin.h>

@@ -10,7 +10,7 @@ namespace gyre::cpu {
 inline constexpr size_t kPanel = 16;          // columns
 inline constexpr size_t kBlock = 32;          // positions along k that share a scale of the activations
 inline constexpr size_t kGroup = kPanel * 4;  // bytes for 4 positions of all columns, one byte per code
-// How the weights of a panel are coded. kExpanded: codebook types, whose panels are made during a product.
+// The coding of a panel's weights. kExpanded: codebook types, whose panels are made during a product.
 enum class PanelType : uint8_t {
   kQ8,
   kQ4,

@@ -1,4 +1,4 @@
-// Which kernel multiplies rows by a weight matrix, and how it reads them: one table.
+// The choice of the kernel that multiplies rows by a weight matrix, and the form in which it reads them: one table.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ enum class ProductKernel : uint8_t {
   kExpandedRows,    // IsaOps::dot, for the same
 };
 
-// How weights lie in memory.
+// The form of weights in memory.
 enum class WeightForm : uint8_t { kFloats, kPanels, kCodebook, kOther };
 WeightForm FormOf(const CpuWeight& w);
 
