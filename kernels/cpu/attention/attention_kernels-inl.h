@@ -169,6 +169,10 @@ void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, si
   if (j < n) ScoresTile<V, type, R, P, false>(q, spans, stride, j, n - j, head_dim, scores, lds, n, next);
 }
 
+// From this number of queries on six at a time: fewer elements are converted and loaded for each FMA. Fewer queries
+// would pass over the same keys or values more often.
+constexpr size_t kManyQueries = 12;
+
 // Scores of all rows against P pages.
 template <typename V, KvType type, size_t P>
 void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride, size_t n, size_t head_dim,
@@ -179,6 +183,9 @@ void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride
       ScoresRows<V, type, R, P>(q + r * head_dim, spans, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
+  if constexpr (P > 1) {
+    if (rows >= kManyQueries) take.template operator()<6>();
+  }
   take.template operator()<4>();
   take.template operator()<2>();
   take.template operator()<1>();
@@ -277,6 +284,8 @@ template <typename V, KvType type>
 void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, const float* scales,
                    size_t head_dim, float* acc) {
   size_t r = 0;
+  for (; rows >= kManyQueries && r + 6 <= rows; r += 6)
+    WeightedRows<V, type, 6>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);
   for (; r + 4 <= rows; r += 4)
     WeightedRows<V, type, 4>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);
   for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);

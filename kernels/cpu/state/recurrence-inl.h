@@ -58,7 +58,7 @@ void ShortConv(const float* x, size_t stride, size_t count, size_t n, const Shor
 }
 
 // C registers of elements of a value from `at` on, for `count` rows. They stay in the first-level cache from row to
-// row.
+// row. With the delta rule the pass that changes the state for one row also reads it for the key of the next.
 template <typename V, size_t C, bool delta, bool whole>
 void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size_t at, size_t n, float* state,
               float* out) {
@@ -76,6 +76,12 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
       V::StoreTail(to, v, n);
   };
   const size_t dim = p.value_dim;
+  T read[C];  // S^T k
+  for (size_t c = 0; c < C; ++c) read[c] = V::Zero();
+  for (size_t i = 0; delta && i < p.key_dim; ++i) {
+    const T by = V::Broadcast(rows.k[i]);
+    for (size_t c = 0; c < C; ++c) read[c] = V::Fma(load(state + i * dim + at + c * V::kLanes), by, read[c]);
+  }
   for (size_t r = 0; r < count; ++r) {
     const float *q = rows.q + r * rows.key_stride, *k = rows.k + r * rows.key_stride,
                 *v = rows.v + r * rows.value_stride + at;
@@ -86,25 +92,29 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
     T skipped[C];
     for (size_t c = 0; c < C; ++c) skipped[c] = V::Mul(written[c], skip);
     if constexpr (delta) {
-      for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
-      for (size_t i = 0; i < p.key_dim; ++i) {
-        const T by = V::Broadcast(k[i]);
-        for (size_t c = 0; c < C; ++c) sum[c] = V::Fma(load(state + i * dim + at + c * V::kLanes), by, sum[c]);
-      }
       const T less = V::Broadcast(-rows.decay[r * rows.gate_stride]);
-      for (size_t c = 0; c < C; ++c) written[c] = V::Fma(sum[c], less, written[c]);
+      for (size_t c = 0; c < C; ++c) written[c] = V::Fma(read[c], less, written[c]);
     }
     for (size_t c = 0; c < C; ++c) written[c] = V::Mul(written[c], beta);
-    for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
-    for (size_t i = 0; i < p.key_dim; ++i) {
-      const T key = V::Broadcast(k[i]), query = V::Broadcast(q[i]);
-      for (size_t c = 0; c < C; ++c) {
-        float* s = state + i * dim + at + c * V::kLanes;
-        const T now = V::Fma(key, written[c], V::Mul(load(s), decay));
-        store(s, now);
-        sum[c] = V::Fma(query, now, sum[c]);
+    for (size_t c = 0; c < C; ++c) sum[c] = read[c] = V::Zero();
+    auto pass = [&]<bool more>() {
+      for (size_t i = 0; i < p.key_dim; ++i) {
+        const T key = V::Broadcast(k[i]), query = V::Broadcast(q[i]);
+        T next{};
+        if constexpr (more) next = V::Broadcast(k[rows.key_stride + i]);
+        for (size_t c = 0; c < C; ++c) {
+          float* s = state + i * dim + at + c * V::kLanes;
+          const T now = V::Fma(key, written[c], V::Mul(load(s), decay));
+          store(s, now);
+          sum[c] = V::Fma(query, now, sum[c]);
+          if constexpr (more) read[c] = V::Fma(now, next, read[c]);
+        }
       }
-    }
+    };
+    if (delta && r + 1 < count)
+      pass.template operator()<true>();
+    else
+      pass.template operator()<false>();
     for (size_t c = 0; c < C; ++c)
       store(out + r * rows.out_stride + at + c * V::kLanes, V::Fma(sum[c], V::Broadcast(p.scale), skipped[c]));
   }
