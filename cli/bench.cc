@@ -209,6 +209,8 @@ class ModelBench {
       kv += static_cast<double>(
                 KvBytes(ParseKvType(ring_options_.kv_type).value_or(KvType::kF16), ModelSpec::KvElems(l))) *
             seen;
+      // Recurrent state; what is written back does not count.
+      kv += static_cast<double>(ModelSpec::StateOf(l, ring_->model().spec().dim).floats() * sizeof(float));
     }
     bytes += kv * p.streams;
     r->bytes = bytes;
