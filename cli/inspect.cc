@@ -178,7 +178,8 @@ void PrintText(const Model& model, bool tensors) {
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
     const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
     if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;
-    fmt::print("{:<14}{:.2f} MiB each\n", NameOf({begin, i + 1}), static_cast<double>(*bytes) / (1 << 20));
+    fmt::print("{:<14}{:.2f} MiB{}\n", NameOf({begin, i + 1}), static_cast<double>(*bytes) / (1 << 20),
+               begin < i ? " each" : "");
     begin = i + 1;
   }
   const auto metadata = model.DescribeMetadata();
