@@ -1,4 +1,4 @@
-// Which new connections are served at once, which wait for their turn, and which give way. Pure.
+// Decides which new connections are served at once, which wait for their turn, and which give way. Pure.
 #pragma once
 
 #include <deque>
