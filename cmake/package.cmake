@@ -2,16 +2,27 @@
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gyre)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_CONTACT "Gyre <gyre@localhost>")
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+# Whoever makes a package for others says who they are, as to Debian's own tools.
+if(DEFINED ENV{DEBEMAIL})
+  set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+else()
+  set(CPACK_PACKAGE_CONTACT "Gyre <gyre@example.org>")
+endif()
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference of large language models on a ring of machines")
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION " Each machine computes some of a model's layers. Layers move between machines
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Each machine computes some of a model's layers. Layers move between machines
  while texts are written, and texts outlive the loss of a machine. Clients
  speak OpenAI's API, Anthropic's or gRPC.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/conffiles)
+list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/conffiles)
+foreach(script triggers postinst prerm postrm)
+  list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/${script})
+endforeach()
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 # The units name the program where it will be, so the package's paths are those of the system from the start.
 set(CPACK_SET_DESTDIR ON)
 set(CPACK_INSTALL_PREFIX /usr)
@@ -35,4 +46,10 @@ install(CODE "
         file(INSTALL \"${PROJECT_SOURCE_DIR}/deploy/\${file}.env\" DESTINATION /etc/gyre)
       endif()
     endforeach()
+    # Debian's policy, 12.1 and 12.7: man pages and the changelog are compressed, without a time in them.
+    file(COPY \"${PROJECT_SOURCE_DIR}/deploy/debian/changelog\" DESTINATION \"${written}\")
+    execute_process(COMMAND gzip -9nf \"${written}/changelog\" COMMAND_ERROR_IS_FATAL ANY)
+    file(INSTALL \"${written}/changelog.gz\" DESTINATION /usr/share/doc/gyre RENAME changelog.Debian.gz)
+    execute_process(COMMAND gzip -9nf \"\$ENV{DESTDIR}/usr/share/man/man1/gyre.1\" COMMAND_ERROR_IS_FATAL ANY)
+    file(INSTALL \"${PROJECT_SOURCE_DIR}/deploy/debian/overrides\" DESTINATION /usr/share/lintian/overrides RENAME gyre)
   endif()")

@@ -154,7 +154,7 @@ class TcpListener : public Listener {
   std::function<void(int fd)> take_;
   std::deque<Silent> silent_;  // the oldest first
   TokenBucket accepts_{kAccepts, kAccepts};
-  HandshakeBudget handshakes_;
+  AddressBudget handshakes_;
   RefusalLog refusals_{"a connection"};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

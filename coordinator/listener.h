@@ -20,7 +20,7 @@ struct ListenerOptions {
   AdmissionLimits silent;                            // connections without either; above, the oldest of them ends
   size_t max_connections = 4096;                     // in all; fewer where the process may open few descriptors
   bool tls = false;                                  // connections begin with a handshake of TLS
-  HandshakeLimits handshakes;
+  AddressLimits handshakes;
   // With tls: takes connections that ask for the join protocol, as Start's `take` does, behind their
   // preface; empty = they are refused. `host` is the peer's address, `peer` with its port.
   std::function<void(int fd, const std::string& host, const std::string& peer)> take_join;

@@ -21,7 +21,7 @@ if(GYRE_TESTS)
     FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
     DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan"
-    FILES http_server_test http_server_access_test http_server_hostile_test
+    FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test
     DEPS gyre_http)
   gyre_tests(http_apis_tests "engine;asan"
     FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test

@@ -6,5 +6,7 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
                                      ${PROJECT_SOURCE_DIR}/models/demo.gguf ${PROJECT_SOURCE_DIR}/deploy/slurm/gyre.sbatch)
   add_test(NAME deploy_package COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_package ${PROJECT_BINARY_DIR})
   set_tests_properties(deploy_kubernetes deploy_slurm PROPERTIES LABELS "engine;process" TIMEOUT 180 SKIP_RETURN_CODE 77)
-  set_tests_properties(deploy_package PROPERTIES LABELS slow TIMEOUT 180 SKIP_RETURN_CODE 77)
+  add_test(NAME deploy_arm64_ring COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/arm64_ring $<TARGET_FILE:gyre>
+                                          ${PROJECT_SOURCE_DIR}/models/demo.gguf ${PROJECT_SOURCE_DIR})
+  set_tests_properties(deploy_package deploy_arm64_ring PROPERTIES LABELS slow TIMEOUT 180 SKIP_RETURN_CODE 77)
 endif()

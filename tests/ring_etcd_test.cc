@@ -51,7 +51,7 @@ class EtcdTlsTest : public testing::ProcessesTest {
   }
   std::string Cert(const std::string& name) const { return folder_ / (name + ".pem"); }
   std::string Key(const std::string& name) const { return folder_ / (name + ".key"); }
-  // What a call comes to with the CA and the certificate of these names; "" = none.
+  // Makes a call with the CA and the certificate of these names; "" = none. Returns how it ended.
   Status Ask(const std::string& ca, const std::string& client) {
     GYRE_ASSIGN_OR_RETURN(EtcdOptions options, ParseEtcdUrl(etcd_->url()));
     if (!ca.empty()) options.ca = Cert(ca);

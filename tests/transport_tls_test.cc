@@ -306,8 +306,8 @@ TEST(TlsSessionTest, KeysAreRenewedInBothDirectionsAtOnce) {
   EXPECT_GE(s.key_updates(), uint64_t{kFrames} / 3);
 }
 
-TEST(HandshakeBudgetTest, AnAddressHasItsShareAndAllHaveOne) {
-  HandshakeBudget budget({.per_second = 10, .burst = 20, .address_per_second = 2, .address_burst = 4});
+TEST(AddressBudgetTest, AnAddressHasItsShareAndAllHaveOne) {
+  AddressBudget budget({.per_second = 10, .burst = 20, .address_per_second = 2, .address_burst = 4});
   Deadline now{};
   const auto take = [&](const std::string& host, int n) {
     int taken = 0;
@@ -322,6 +322,7 @@ TEST(HandshakeBudgetTest, AnAddressHasItsShareAndAllHaveOne) {
   // A /64 of IPv6 is one address.
   EXPECT_EQ(take("fd00::1", 3) + take("fd00::2", 3), 4);
   EXPECT_EQ(take("fd00:0:0:1::2", 3), 3);
+  EXPECT_EQ(AddressGroup("::ffff:10.0.0.7"), "10.0.0.7");
   int taken = 0;
   for (int i = 0; i < 1000; ++i) taken += take(fmt::format("10.1.{}.{}", i / 250, i % 250), 1);
   EXPECT_LE(taken, 20);

@@ -47,7 +47,7 @@ struct HelloReaderOptions {
   Duration hello_timeout = std::chrono::seconds(5);
   AdmissionLimits limits;
   std::shared_ptr<IdentityFolder> identity;  // for TLS on TCP connections; null: without
-  HandshakeLimits handshakes;
+  AddressLimits handshakes;
   // All of these are called on the reader's thread and must not block.
   std::function<void(Connection, Hello)> on_hello;
   std::function<void(const Caller&, const std::string& why)> on_refused;
@@ -108,7 +108,7 @@ class HelloReader {
   // Only the thread uses these.
   std::list<PendingConnection> pending_;  // the oldest first
   TokenBucket accepts_;
-  HandshakeBudget handshakes_;
+  AddressBudget handshakes_;
   Deadline accept_after_ = Deadline::min();
   Deadline next_tick_ = Deadline::min();
   Deadline last_log_ = Deadline::min();

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace gyre {
 
@@ -13,7 +14,7 @@ void TokenBucket::Refill(Deadline now) {
   at_ = now;
 }
 
-bool HandshakeBudget::Take(const std::string& host, Deadline now) {
+bool AddressBudget::Take(const std::string& host, Deadline now) {
   const std::string group = AddressGroup(host);
   const auto it = hosts_.find(group);
   if (it != hosts_.end() && !it->second.Has(now)) return false;
@@ -34,7 +35,7 @@ bool HandshakeBudget::Take(const std::string& host, Deadline now) {
   return true;
 }
 
-void HandshakeBudget::Trust(const std::string& host) {
+void AddressBudget::Trust(const std::string& host) {
   const std::string group = AddressGroup(host);
   if (std::find(trusted_.begin(), trusted_.end(), group) != trusted_.end()) return;
   trusted_.push_back(group);
@@ -42,6 +43,11 @@ void HandshakeBudget::Trust(const std::string& host) {
 }
 
 std::string AddressGroup(const std::string& host) {
+  // A port for both families sees an IPv4 address in this form.
+  constexpr std::string_view kMapped = "::ffff:";
+  in_addr v4{};
+  if (host.starts_with(kMapped) && inet_pton(AF_INET, host.c_str() + kMapped.size(), &v4) == 1)
+    return host.substr(kMapped.size());
   in6_addr v6{};
   if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return host;
   std::fill(v6.s6_addr + 8, v6.s6_addr + 16, 0);

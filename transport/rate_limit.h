@@ -39,15 +39,14 @@ class TokenBucket {
 };
 
 // A handshake costs a processor a good part of a millisecond.
-struct HandshakeLimits {
+struct AddressLimits {
   double per_second = 100, burst = 200;
   double address_per_second = 20, address_burst = 40;
 };
 
-class HandshakeBudget {
+class AddressBudget {
  public:
-  explicit HandshakeBudget(const HandshakeLimits& limits = {})
-      : limits_(limits), all_(limits.per_second, limits.burst) {}
+  explicit AddressBudget(const AddressLimits& limits = {}) : limits_(limits), all_(limits.per_second, limits.burst) {}
   // Whether the host may act once more now; then it is counted. At most as many hosts are remembered as can come
   // within the time in which a host's bucket fills.
   bool Take(const std::string& host, Deadline now);
@@ -56,7 +55,7 @@ class HandshakeBudget {
   size_t hosts() const { return hosts_.size(); }
 
  private:
-  const HandshakeLimits limits_;
+  const AddressLimits limits_;
   TokenBucket all_;
   static constexpr size_t kTrusted = 1024;
   std::map<std::string, TokenBucket> hosts_;

@@ -30,7 +30,7 @@ struct RingPortOptions {
   AdmissionLimits unverified;                             // those without a hello, and those without a known key
   size_t max_unclaimed = 256;                             // links whose key is right
   std::shared_ptr<IdentityFolder> identity;               // for TLS on TCP links; null: without
-  HandshakeLimits handshakes;
+  AddressLimits handshakes;
 };
 
 struct RingPortStats {

@@ -1,11 +1,14 @@
 #include "coordinator/http/server.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <thread>
@@ -15,9 +18,11 @@
 #include "base/log.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/ip/v6_only.hpp"
+#include "coordinator/http/arrivals.h"
 #include "coordinator/http/connection.h"
 #include "coordinator/http/server_core.h"
 #include "coordinator/http/tls.h"
+#include "transport/fd.h"
 
 namespace gyre::http {
 namespace {
@@ -29,6 +34,12 @@ using boost::system::error_code;
 // The pause after an accept that failed for lack of descriptors or memory.
 constexpr auto kRest = std::chrono::milliseconds(100);
 constexpr size_t kTurnedAway = 64;  // at once
+// Accepted in a second, also of those that then have to wait or to give way; the others wait in the kernel's queue.
+constexpr double kAccepts = 5000;
+constexpr AdmissionLimits kWaiting{.total = 256, .per_address = 64};
+constexpr int kBatch = 32;  // accepted before others have their turn on the thread
+// Between two looks whether the turn of those that wait has come.
+constexpr auto kTurn = std::chrono::milliseconds(20);
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 91\r\nretry-after: 1\r\n"
     "connection: close\r\n\r\n"
@@ -52,6 +63,26 @@ std::string RandomPrefix() {
   uint32_t bits = 0;
   [[maybe_unused]] const ssize_t n = getrandom(&bits, sizeof bits, 0);
   return fmt::format("{:08x}-", bits);
+}
+
+// Clients that come together never wait, as a burst is as large as all connections that there may be.
+AddressLimits ArrivalLimits(const ServerOptions& options, size_t most) {
+  const ServerLimits& l = options.limits;
+  const bool tls = !options.tls_cert.empty();
+  const auto burst = static_cast<double>(std::max(most, l.arrivals_at_once));
+  return {.per_second = tls ? l.handshakes_per_second : l.arrivals_per_second,
+          .burst = 2 * burst,
+          .address_per_second = tls ? l.address_handshakes_per_second : l.address_arrivals_per_second,
+          .address_burst = burst};
+}
+
+std::string HostOf(const sockaddr_storage& from) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const void* address = from.ss_family == AF_INET6
+                            ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr)
+                            : static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+  ::inet_ntop(from.ss_family, address, text, sizeof text);
+  return text;
 }
 
 StatusOr<tcp::acceptor> Bind(asio::io_context& io, const HostPort& at, const std::string& address) {
@@ -103,6 +134,8 @@ class Server final : public HttpServer {
   Server(ServerOptions options, Router router)
       : core_(std::move(options), std::move(router)),
         most_(MostConnections(core_.options.limits.connections)),
+        accepts_(kAccepts, 2 * static_cast<double>(most_) + kAccepts),
+        arrivals_(ArrivalLimits(core_.options, most_), kWaiting, core_.options.limits.arrival_time),
         acceptor_(io()),
         ticker_(io()) {
     core_.id_prefix = RandomPrefix();
@@ -138,6 +171,10 @@ class Server final : public HttpServer {
     acceptor_.close(ignored);
   }
   Awaitable<void> Accept();
+  // A number of connections that are there. Returns an error for which it has to rest, or 0.
+  int AcceptSome();
+  void Serve(Fd fd);
+  void Refuse(Fd fd);
   void Take(tcp::socket socket);
   // Ends the connection that has been idle longest. Returns false if none is idle.
   bool EndOldestIdle();
@@ -146,6 +183,8 @@ class Server final : public HttpServer {
   ServerCore core_;
   const size_t most_;
   std::string address_, url_;
+  TokenBucket accepts_;    // server's thread
+  Arrivals<Fd> arrivals_;  // server's thread
   tcp::acceptor acceptor_;
   asio::steady_timer ticker_;
   std::unordered_map<const Connection*, std::shared_ptr<Connection>> connections_;  // server's thread
@@ -189,27 +228,63 @@ void Server::Loop() {
 }
 
 Awaitable<void> Server::Accept() {
+  error_code ignored;
+  acceptor_.native_non_blocking(true, ignored);
   while (acceptor_.is_open()) {
-    auto result = co_await acceptor_.async_accept(kAwait);
-    const error_code error = std::get<0>(result);
-    if (!acceptor_.is_open()) break;
-    if (!error) {
-      try {
-        Take(std::move(std::get<1>(result)));
-      } catch (const std::exception& e) {
-        Log(LogLevel::kError, "http: a connection can't be served: {}", e.what());
-      }
+    if (const Deadline now = Clock::now(); !accepts_.Has(now)) {
+      asio::steady_timer rest(io(), accepts_.Next(now));
+      co_await rest.async_wait(kAwait);
       continue;
     }
-    if (error == asio::error::connection_aborted) continue;
-    Log(LogLevel::kWarn, "http: a connection can't be accepted: {}", error.message());
+    co_await acceptor_.async_wait(tcp::acceptor::wait_read, kAwait);
+    if (!acceptor_.is_open()) break;
+    const int error = AcceptSome();
+    if (error == 0) continue;
+    Log(LogLevel::kWarn, "http: a connection can't be accepted: {}", std::strerror(error));
     asio::steady_timer rest(io(), kRest);
     co_await rest.async_wait(kAwait);
   }
 }
 
+// A connection that is refused costs three system calls and no more, so the sockets are not asio's until they are
+// served.
+int Server::AcceptSome() {
+  for (int i = 0; i < kBatch; ++i) {
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    Fd fd(
+        ::accept4(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.ok()) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? 0 : errno;
+    accepts_.Take();
+    ++core_.accepted;
+    auto outcome = arrivals_.Arrive(HostOf(from), std::move(fd), Clock::now());
+    if (outcome.serve) Serve(std::move(*outcome.serve));
+    if (outcome.give_way) Refuse(std::move(*outcome.give_way));
+  }
+  return 0;
+}
+
+// With a reset, which leaves nothing in the kernel.
+void Server::Refuse(Fd fd) {
+  ++core_.refused;
+  const linger now{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
+void Server::Serve(Fd fd) {
+  error_code error;
+  tcp::socket socket(io());
+  socket.assign(acceptor_.is_open() ? acceptor_.local_endpoint(error).protocol() : tcp::v4(), fd.get(), error);
+  if (error) return;
+  fd.release();
+  try {
+    Take(std::move(socket));
+  } catch (const std::exception& e) {
+    Log(LogLevel::kError, "http: a connection can't be served: {}", e.what());
+  }
+}
+
 void Server::Take(tcp::socket socket) {
-  ++core_.accepted;
   if (connections_.size() >= most_ && !EndOldestIdle()) {
     ++core_.refused;
     if (core_.tls != nullptr || turned_away_.size() >= kTurnedAway) return;
@@ -251,10 +326,15 @@ Awaitable<void> Server::Tick() {
   const ServerLimits& limits = core_.options.limits;
   const Duration least = std::min({limits.head_time, limits.body_time, limits.idle_time, limits.write_time});
   const Duration tick = std::clamp<Duration>(least / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  Deadline check = After(tick);
   while (!stopped_) {
-    ticker_.expires_after(tick);
+    ticker_.expires_at(arrivals_.waiting() == 0 ? check : std::min(check, After(kTurn)));
     co_await ticker_.async_wait(kAwait);
     const Deadline now = Clock::now();
+    for (Fd& late : arrivals_.Expired(now)) Refuse(std::move(late));
+    for (Fd& next : arrivals_.Turns(now)) Serve(std::move(next));
+    if (now < check) continue;
+    check = now + tick;
     while (!turned_away_.empty() && turned_away_.front().first <= now) turned_away_.pop_front();
     for (const auto& [key, connection] : connections_) connection->CheckTime(now);
   }
@@ -277,6 +357,7 @@ void Server::Stop() {
     CloseAcceptor();
     ticker_.cancel();
     turned_away_.clear();
+    arrivals_.Clear();
     for (const auto& [key, connection] : connections_) connection->Abort();
   });
   thread_.join();

@@ -12,11 +12,17 @@
 namespace gyre::http {
 
 struct ServerLimits {
-  size_t head_bytes = size_t{16} << 10;            // of a request line with its headers; more is 431
-  size_t headers = 100;                            // their number; more is 431
-  size_t body_bytes = size_t{8} << 20;             // of a request; more is 413
-  size_t all_bodies_bytes = size_t{512} << 20;     // of all requests that are being read or answered; more is 503
-  size_t connections = 4096;                       // at once; fewer where the process may open few descriptors
+  size_t head_bytes = size_t{16} << 10;         // of a request line with its headers; more is 431
+  size_t headers = 100;                         // their number; more is 431
+  size_t body_bytes = size_t{8} << 20;          // of a request; more is 413
+  size_t all_bodies_bytes = size_t{512} << 20;  // of all requests that are being read or answered; more is 503
+  size_t connections = 4096;                    // at once; fewer where the process may open few descriptors
+  // New connections that are served in a second; the next ones wait. So many of one address come at once, or as many as
+  // there may be connections, and twice as many of all.
+  size_t arrivals_at_once = 4096;
+  double arrivals_per_second = 2000, address_arrivals_per_second = 500;     // of all, and of one address
+  double handshakes_per_second = 400, address_handshakes_per_second = 100;  // in their place where there is TLS
+  Duration arrival_time = std::chrono::seconds(5);                          // for such a wait
   size_t ahead_bytes = size_t{64} << 10;           // read of the next requests while one is answered
   Duration head_time = std::chrono::seconds(10);   // from a request's first byte to the end of its head
   Duration body_time = std::chrono::seconds(60);   // for its body, and a second more for each 64 KiB that came

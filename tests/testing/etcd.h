@@ -18,7 +18,7 @@
 
 namespace gyre::testing {
 
-// What differs from one on loopback without TLS.
+// The settings of an etcd that is not on loopback, or has TLS.
 struct EtcdSettings {
   std::string host;                   // HOST:PORT of another network; "" = loopback, any port
   std::vector<std::string> before;    // words in front of the command, which run it on that network
