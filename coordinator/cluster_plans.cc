@@ -8,19 +8,25 @@ namespace gyre {
 
 // Whether the member holds layers, but of no plan that runs.
 bool ClusterState::IsStale(const Member& m) const {
-  return m.holds.size() > 0 && !(plan_ && plan_->StageOf(m.info.name) >= 0);
+  return (m.holds.size() > 0 || m.late_commit) && !(plan_ && plan_->StageOf(m.info.name) >= 0);
 }
 
 std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
   std::vector<PlanMember> out;
   for (const Member* m : ByOrder()) {
+    LayerRange holds = m->holds;
+    // It runs these or those: a commit is under way, or an abort was faster.
+    if (m->late_commit && m->late_commit->layers.size() > 0) {
+      const LayerRange& late = m->late_commit->layers;
+      holds = holds.size() > 0 ? LayerRange{std::min(holds.begin, late.begin), std::max(holds.end, late.end)} : late;
+    }
     out.push_back({.name = m->info.name,
                    .address = m->info.address,
                    .local = m->info.local,
                    .drained = drained_.count(m->info.name) > 0 || m->leaving,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
-                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .holds = with_stale || !IsStale(*m) ? holds : LayerRange{},
                    .held = sizes_.counts,
                    .disk = m->info.disk});
   }
@@ -397,6 +403,7 @@ void ClusterState::OnDropEvent(Member& m, const StageEvent& event) {
     Do(TellMember{m.id, TellMember::kRelease, event.epoch});
     m.drop.reset();
     m.holds = {};
+    m.late_commit.reset();
     retry_at_ = Deadline{};
   }
 }
