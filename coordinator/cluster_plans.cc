@@ -77,6 +77,15 @@ bool ClusterState::Adopt(Deadline now) {
   const StatusOr<Draft> draft = MakeDraft(same, rules);
   Status refusal = draft.status();
   if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
+  if (refusal.ok()) {
+    // A worker may hold other layers, of a plan that was not stored any more, with pools as large as the stored ones.
+    ModelSizes sizes = sizes_;
+    sizes.counts = policy_.sizes.counts.Shrunk(draft->num_blocks);
+    std::vector<PlanMember> members = PlanMembers();
+    for (PlanMember& m : members) m.held = {};
+    const std::vector<Shortage> held = FindShortages(sizes, members, draft->plan);
+    if (!held.empty()) refusal = held[0].why;
+  }
   if (!refusal.ok()) {
     Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
     return false;
