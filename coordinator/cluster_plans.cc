@@ -8,19 +8,25 @@ namespace gyre {
 
 // Whether the member holds layers, but of no plan that runs.
 bool ClusterState::IsStale(const Member& m) const {
-  return m.holds.size() > 0 && !(plan_ && plan_->StageOf(m.info.name) >= 0);
+  return (m.holds.size() > 0 || m.late_commit) && !(plan_ && plan_->StageOf(m.info.name) >= 0);
 }
 
 std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
   std::vector<PlanMember> out;
   for (const Member* m : ByOrder()) {
+    LayerRange holds = m->holds;
+    // It runs these or those: a commit is under way, or an abort was faster.
+    if (m->late_commit && m->late_commit->layers.size() > 0) {
+      const LayerRange& late = m->late_commit->layers;
+      holds = holds.size() > 0 ? LayerRange{std::min(holds.begin, late.begin), std::max(holds.end, late.end)} : late;
+    }
     out.push_back({.name = m->info.name,
                    .address = m->info.address,
                    .local = m->info.local,
                    .drained = drained_.count(m->info.name) > 0 || m->leaving,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
-                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .holds = with_stale || !IsStale(*m) ? holds : LayerRange{},
                    .mirrors = kept_ ? MirroredBy(kept_->plan, m->info.name) : LayerRange{},
                    .held = sizes_.counts,
                    .disk = m->info.disk});
@@ -72,6 +78,15 @@ bool ClusterState::Adopt(Deadline now) {
   const StatusOr<Draft> draft = MakeDraft(same, rules);
   Status refusal = draft.status();
   if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
+  if (refusal.ok()) {
+    // A worker may hold other layers, of a plan that was not stored any more, with pools as large as the stored ones.
+    ModelSizes sizes = sizes_;
+    sizes.counts = policy_.sizes.counts.Shrunk(draft->num_blocks);
+    std::vector<PlanMember> members = PlanMembers();
+    for (PlanMember& m : members) m.held = {};
+    const std::vector<Shortage> held = FindShortages(sizes, members, draft->plan);
+    if (!held.empty()) refusal = held[0].why;
+  }
   if (!refusal.ok()) {
     Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
     return false;
@@ -415,6 +430,7 @@ void ClusterState::OnDropEvent(Member& m, const StageEvent& event) {
     Do(TellMember{m.id, TellMember::kRelease, event.epoch});
     m.drop.reset();
     m.holds = {};
+    m.late_commit.reset();
     retry_at_ = Deadline{};
   }
 }

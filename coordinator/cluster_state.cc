@@ -322,9 +322,10 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   event.worker = m->info.name;
   OnDropEvent(*m, event);
   if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(m->info.name, &m->links, *probed, now);
-  if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
-    m->holds = m->late_commit->layers;
-    m->late_commit.reset();
+  if (m->late_commit && m->late_commit->epoch == event.epoch) {
+    const bool committed = std::holds_alternative<StageCommitted>(event.what);
+    if (committed) m->holds = m->late_commit->layers;
+    if (committed || std::holds_alternative<StageAborted>(event.what)) m->late_commit.reset();
   }
   if (change_ != nullptr) {
     const auto it = change_->ids.find(event.worker);

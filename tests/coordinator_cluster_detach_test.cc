@@ -301,6 +301,26 @@ TEST_F(ClusterDetachTest, ACoordinatorThatSleptFindsNoSilentLink) {
   EXPECT_FALSE(Broke(w));
 }
 
+// A report of a while ago says nothing of now: the worker's next one may be under way, or its connection is cut.
+TEST_F(ClusterDetachTest, AnOldReportIsNoSignOfASilentLink) {
+  ClusterWorld& w = Serving(2);
+  w.progress = {.plan = 1, .step_sent = 9, .step_came = 8};
+  w.Report("w2", {.plan = 1, .step_taken = 8});
+  for (int i = 0; i < 40; ++i) {
+    w.Advance(milliseconds(250));
+    w.Report("w1", {.plan = 1, .step_taken = 9});
+  }
+  EXPECT_FALSE(Broke(w));
+  // With its reports the time begins.
+  for (int i = 0; i < 30 && !Broke(w); ++i) {
+    w.Advance(milliseconds(250));
+    w.Report("w1", {.plan = 1, .step_taken = 9});
+    w.Report("w2", {.plan = 1, .step_taken = 8});
+    EXPECT_FALSE(Broke(w) && i < 18) << i;
+  }
+  EXPECT_TRUE(Broke(w));
+}
+
 // Its thread does not come back, though it is in no layer.
 TEST_F(ClusterDetachTest, AStageThatDoesNotAnswerIsLost) {
   ClusterWorld& w = Serving(2);

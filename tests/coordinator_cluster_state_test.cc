@@ -488,6 +488,8 @@ TEST_F(ClusterStateTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   EXPECT_EQ(w.num_blocks, 5u) << "while the small one holds layers";
   EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 10"));
   EXPECT_TRUE(w.logged("the KV cache grows from 80 to 160 tokens"));
+  ASSERT_TRUE(w.record.has_value());
+  EXPECT_EQ(w.record->num_blocks, 10u) << "a coordinator that takes over begins with it";
   // It holds its four layers with the whole cache, if not one more beside them.
   const uint64_t resize = w.Resize("w1=0-3,local=4-7");
   w.Advance(seconds(1));

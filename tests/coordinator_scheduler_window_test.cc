@@ -242,6 +242,37 @@ TEST(SchedulerWindowTest, ALargerCacheHasMoreWindowedBlocks) {
   EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
 }
 
+// A prompt that was admitted with a small cache has as many rows in flight as any other once the cache has grown, also
+// where others take what is free.
+TEST(SchedulerWindowTest, AGrownCacheIsForThoseThatRunAlready) {
+  SchedulerOptions o = Windowed(16);
+  o.max_in_flight = 4;
+  Rig r(o);
+  EXPECT_TRUE(r.scheduler.Shrink(15).empty());
+  r.Add(1, Tokens(56), 60);
+  for (int i = 0; i < 4; ++i) {
+    while (!r.Next().empty()) {
+    }
+    if (i > 0) EXPECT_LT(r.flights.size(), 4u) << "four windowed blocks are too few beside those that are read";
+    r.LandAndAppend();
+  }
+  r.scheduler.Grow(64);
+  for (uint64_t id = 2; id < 8; ++id) r.Add(id, Tokens(12, static_cast<int>(100 * id)), 60);
+  size_t of_first = 0;
+  for (int i = 0; i < 60 && r.scheduler.State(SeqId{1}) != SeqState::kDecode; ++i) {
+    while (!r.Next().empty()) {
+    }
+    size_t now = 0;
+    for (const StepPlan& f : r.flights) {
+      for (const StepItem& item : f.items) now += static_cast<uint64_t>(item.seq) == 1;
+    }
+    of_first = std::max(of_first, now);
+    r.LandAndAppend();
+  }
+  EXPECT_EQ(of_first, 4u);
+  EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
+}
+
 // Slots, then windowed blocks stand behind the pages in what a move copies.
 TEST(SchedulerWindowTest, LiveBlocksOfAllGroups) {
   SchedulerOptions o = Windowed(8);

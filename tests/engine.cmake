@@ -38,6 +38,9 @@ if(GYRE_TESTS)
   # A leader that is cut off: leases and pings end, which takes seconds.
   add_test(NAME ring_partition COMMAND standby_tests --gtest_filter=PartitionTest.*)
   set_tests_properties(ring_partition PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_SLOW_TESTS=1)
+  # A worker that stands still for a minute.
+  add_test(NAME ring_stopped COMMAND ring_tests --gtest_filter=SurvivingProcessesTest.AStoppedWorker*)
+  set_tests_properties(ring_stopped PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_STOP_SECONDS=60)
   # Chaos for longer than a run of all tests has time for: 200 faults, and an hour.
   add_test(NAME ring_chaos_faults COMMAND ring_tests --gtest_filter=SurvivingChaosTest.*)
   set_tests_properties(ring_chaos_faults PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_CHAOS_FAULTS=200)

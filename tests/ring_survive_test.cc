@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -109,7 +110,8 @@ TEST_F(SurvivingProcessesTest, AStoppedWorkerIsFoundByItsSilenceAndComesBackAsAn
   EXPECT_THAT(ring.serve().output(), HasSubstr("nothing was heard of w2"));
   ASSERT_TRUE(ring.Serves(1));
   clients.WaitForTokens(100);
-  std::this_thread::sleep_until(stopped + seconds(5));
+  const char* const longer = std::getenv("GYRE_STOP_SECONDS");
+  std::this_thread::sleep_until(stopped + seconds(longer != nullptr ? std::stoi(longer) : 5));
   ring.worker(1).Kill(SIGCONT);
   for (int i = 0; i < 2000; ++i) {
     const auto status = FetchStatus(ring.address());

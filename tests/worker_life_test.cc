@@ -136,6 +136,48 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
   EXPECT_EQ(Result(), "") << "the new ring's links are whole";
 }
 
+// A call waits behind the step under way, and then behind another job: only that one's time is silence.
+TEST_F(WorkerLife, ALongStepIsNoSilence) {
+  Make({});
+  Run(1);
+  std::atomic<bool> computes{false}, goes_on{false};
+  worker_->SetFaultHook([&]() -> Status {
+    computes = true;
+    while (!goes_on) std::this_thread::sleep_for(milliseconds(1));
+    return absl::OkStatus();
+  });
+  SendStep(1, 1, FullLogits(1));
+  while (!computes) std::this_thread::sleep_for(milliseconds(1));
+  worker_->OnStageThread([this] {
+    held_ = true;
+    while (!release_) std::this_thread::sleep_for(milliseconds(1));
+  });
+  EXPECT_EQ(worker_->TakeLoad().unanswered_us, 0u);
+  std::this_thread::sleep_for(milliseconds(400));
+  EXPECT_EQ(worker_->TakeLoad().unanswered_us, 0u) << "it computes";
+  const Deadline free = Clock::now();
+  goes_on = true;
+  while (!held_) std::this_thread::sleep_for(milliseconds(1));
+  const uint64_t silent = worker_->TakeLoad().unanswered_us;
+  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - free).count();
+  EXPECT_LE(silent, static_cast<uint64_t>(since));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_GE(worker_->TakeLoad().unanswered_us, 40'000u);
+  release_ = true;
+  EXPECT_EQ(Result(), "");
+}
+
+// The job that wakes the stage's thread for its end may run among others, between two steps.
+TEST_F(WorkerLife, AStopAmongOtherJobsEndsTheStage) {
+  Make({.export_slice = seconds(30)});
+  Run(1);
+  HoldStageThread();
+  std::thread stops([this] { worker_->Stop(); });
+  std::this_thread::sleep_for(milliseconds(50));
+  release_ = true;
+  stops.join();
+}
+
 TEST_F(WorkerLife, AStopEndsALoaderThatWaitsForItsNeighbours) {
   Prepare(1, 0, false);
   std::this_thread::sleep_for(milliseconds(50));

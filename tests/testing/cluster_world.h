@@ -291,7 +291,11 @@ class ClusterWorld {
                                                       units(static_cast<size_t>(gets.size()), num_blocks))
                                            : units(union_of.size(), num_blocks);
     const uint64_t needs = union_of.size() * policy_.sizes.layers[0] + pages;
-    if (m->info.memory != 0 && needs > m->info.memory) Wrong("a member is asked for more than it holds");
+    if (m->info.memory != 0 && needs > m->info.memory) {
+      Wrong(fmt::format("{} is asked for more than it holds: {} blocks of {} beside {} of {} need {} of {} (plan {})",
+                        m->info.name, num_blocks, FormatRange(gets), m->blocks, FormatRange(m->runs), needs,
+                        m->info.memory, a.request.plan.epoch.number));
+    }
     if (m->silent) return;
     if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
     Say(m, epoch, StageProgress{1, 2});
