@@ -23,7 +23,13 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
       case ChangeAction::kAbort: Do(TellMember{member, TellMember::kAbort, epoch}); break;
       case ChangeAction::kDrainEngine:
         if (change_->recalls) {
-          Do(RecallCache{epoch, RecalledStep()});
+          const uint64_t step = RecalledStep();
+          Log(LogLevel::kInfo,
+              fmt::format("plan {}: the pages of plan {} are recalled, {}", epoch.number, kept_->plan.epoch.number,
+                          step == 0            ? "though no mirror of what is lost is whole"
+                          : step == UINT64_MAX ? "as all its members live"
+                                               : fmt::format("as they were in step {}", step)));
+          Do(RecallCache{epoch, step});
         } else {
           Do(DrainEngine{epoch});
         }

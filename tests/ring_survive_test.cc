@@ -327,7 +327,9 @@ TEST_F(SurvivingProcessesTest, Chaos) {
   fmt::print("{}\n", replay);
   SCOPED_TRACE(replay);
   const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--transport", "tcp"});
+  std::vector<std::string> flags{"--no-local", "--min-workers", "3", "--transport", "tcp"};
+  if (seed % 2 == 1) flags.push_back("--mirror-kv");
+  Ring ring(model_.path(), flags);
   Chaos chaos(ring, seed);
   for (int i = 0; i < 3; ++i) chaos.Add();
   ASSERT_TRUE(ring.Serves(3));

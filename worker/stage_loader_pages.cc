@@ -115,7 +115,7 @@ void StageLoader::PrepareMirror(const PrepareRequest& request) {
                     .to = source->worker(),
                     .transport = request.plan.transport};
   StatusOr<std::unique_ptr<Link>> link =
-      options_.port->Dial(source->members[0].address, hello, After(std::chrono::seconds(10)));
+      options_.port->Dial(source->members[0].address, hello, After(std::chrono::seconds(3)));
   if (!link.ok()) {
     return Log(LogLevel::kWarn, "{}: {} is not mirrored in plan {}: {}", options_.name, source->worker(),
                request.plan.epoch.number, Message(link.status()));
