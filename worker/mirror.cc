@@ -106,14 +106,17 @@ void MirrorStore::Whole(Epoch epoch, uint64_t step) {
 Status MirrorStore::Export(PageExport& e) const {
   MutexLock lock(&mutex_);
   const PullPages& request = e.request;
-  const auto it = layers_.find(request.layer);
-  if (!frozen_ || request.mirror == 0 || epoch_.number != request.mirror || it == layers_.end()) {
-    return FailedPrecondition("there is no final mirror of layer {} of plan {}", request.layer, request.mirror);
-  }
-  const Mirrored& m = it->second;
   PageExport::Answer answer;
   answer.pages.layer = request.layer;
   answer.pages.step = stamps_;
+  const auto it = layers_.find(request.layer);
+  if (epoch_.number != request.mirror || it == layers_.end()) {
+    answer.pages.checked.assign(request.check.size(), 0);
+    e.answers.push_back(std::move(answer));
+    return absl::OkStatus();
+  }
+  if (!frozen_) return FailedPrecondition("the mirror of plan {} is not final", request.mirror);
+  const Mirrored& m = it->second;
   answer.pages.page_bytes = m.limit.page_bytes;
   if (request.check.size() > m.limit.pages) {
     return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),

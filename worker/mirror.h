@@ -57,8 +57,8 @@ class MirrorStore {
   // A round is over: it is whole up to this step.
   void Whole(Epoch epoch, uint64_t step);
 
-  // The answer to a request of kind kMirrored: all of it, in frames of kPageFrameBytes. kFailedPrecondition: it is of
-  // another plan, or lacks the layer.
+  // The answer to a request of kind kMirrored, one frame. If it is of another plan, or lacks the layer, it has no
+  // pages, as one that was never whole: Freeze says so to the coordinator. kFailedPrecondition: it is not frozen.
   Status Export(PageExport& e) const;
   MirrorState state() const;
 

@@ -67,7 +67,7 @@ class StageLoader {
 
   // The loader's thread, all of these (stage_loader.cc).
   void Loop();
-  void OnPrepare(const PrepareRequest& request);
+  void OnPrepare(const PrepareRequest& request, const StageReady& ready);
   Status TryPrepare(const PrepareRequest& request, PreparedStage* prepared);
   Status CheckRequest(const PrepareRequest& request) const;
   Status LoadStage(const PrepareRequest& request, PreparedStage* prepared);
