@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/testing/test_device.h"
@@ -277,53 +278,105 @@ TEST(RecallOrderTest, AMirrorIsFinalBeforeItsPagesCanBeAskedFor) {
     exported = mirror.Export(e);
   };
   options.port = &port;
-  auto [here, there] = MakeInprocLinkPair({});
-  mirror.Await(OrderFor({0}), std::move(here));
+  mirror.Await(OrderFor({0}), [] { return Unavailable("nobody is there"); });
   mirror.Serve(kPlan);
   StageLoader loader(options, calls, &mirror);
   loader.Prepare({.plan = {.epoch = {.term = 7, .number = 4}, .stages = {}}, .stage = -1, .sources = {}, .recalls = 3});
   EXPECT_TRUE(exported.ok()) << exported;
 }
 
-// A mirror on its thread, and the test as its source: a layer with two pages at first, then one more.
-TEST(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
-  const WorkerOptions options{.name = "w2"};
-  Mirror mirror(options, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }});
-  mirror.Start();
-  auto [here, there] = MakeInprocLinkPair({});
-  mirror.Await(OrderFor({0, 1}), std::move(here));
-  mirror.Serve(kPlan);
-  const auto answer = [&there = there](std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
-    const auto frame = there->Recv(After(kPatience));
+// A mirror on its thread, and the test as its source.
+class MirrorTest : public ::testing::Test {
+ protected:
+  MirrorTest() { mirror_.Start(); }
+  ~MirrorTest() override {
+    mirror_.Close();
+    mirror_.Join();
+  }
+  // What it gets when it dials: the other ends of links, in turn.
+  Mirror::Dial Dialer(std::vector<StatusOr<std::unique_ptr<Link>>> links) {
+    auto left = std::make_shared<std::vector<StatusOr<std::unique_ptr<Link>>>>(std::move(links));
+    return [this, left]() -> StatusOr<std::unique_ptr<Link>> {
+      const size_t i = dialed_++;
+      if (i >= left->size()) return Unavailable("nobody is there");
+      return std::move((*left)[i]);
+    };
+  }
+  PullPages Answer(Link& there, std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
+    const auto frame = there.Recv(After(kPatience));
     if (!frame.ok()) return PullPages{.layer = 99};
     const PullPages request = *DecodePullPages(frame->payload);
     FrameOf pages(request.layer, std::move(ids), 'a', step, ring_step, 10 + request.layer);
     Encoder head;
     EncodePagesHead(pages.pages, &head);
     const ByteSpan parts[] = {head.bytes(), pages.data};
-    EXPECT_TRUE(there->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+    EXPECT_TRUE(there.Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
     return request;
-  };
-  const auto whole_up_to = [&mirror](uint64_t step) {
-    for (int i = 0; i < 6000 && mirror.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
-    return mirror.state().step;
-  };
-  EXPECT_EQ(answer({1, 2}, 5, 50).layer, 0u);
-  EXPECT_EQ(mirror.state().step, 0u);
-  EXPECT_EQ(answer({1}, 7, 52).layer, 1u);
-  EXPECT_EQ(whole_up_to(50), 50u);
-  EXPECT_EQ(mirror.state().pages, 3u);
+  }
+  uint64_t WholeUpTo(uint64_t step) {
+    for (int i = 0; i < 6000 && mirror_.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return mirror_.state().step;
+  }
+  const WorkerOptions options_{.name = "w2"};
+  std::atomic<size_t> dialed_{0};
+  Mirror mirror_{options_, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }}};
+};
+
+// The link fails in the middle of a round, and the first dial of another one too.
+TEST_F(MirrorTest, DialsAgainAndGoesOnWhereItWas) {
+  auto [first, first_there] = MakeInprocLinkPair({});
+  auto [second, second_there] = MakeInprocLinkPair({});
+  std::vector<StatusOr<std::unique_ptr<Link>>> links;
+  links.push_back(std::move(first));
+  links.push_back(Unavailable("Connection refused"));
+  links.push_back(std::move(second));
+  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  EXPECT_EQ(dialed_, 0u) << "a plan that is prepared waits for no mirror";
+  mirror_.Serve(kPlan);
+  Answer(*first_there, {1, 2}, 5, 50);
+  Answer(*first_there, {1}, 5, 50);
+  EXPECT_EQ(WholeUpTo(50), 50u);
+  Answer(*first_there, {3}, 7, 60);
+  first_there->Close();
+  EXPECT_EQ(Answer(*second_there, {}, 9, 70).since, 7u) << "what was copied stays";
+  EXPECT_EQ(Answer(*second_there, {4}, 9, 70).since, 5u);
+  EXPECT_EQ(WholeUpTo(70), 70u);
+  EXPECT_EQ(mirror_.state().pages, 5u);
+  EXPECT_EQ(dialed_, 3u);
+}
+
+TEST_F(MirrorTest, AnotherPlanDoesNotWaitForTheLastOnesRetry) {
+  mirror_.Await(OrderFor({0}), Dialer({}));
+  mirror_.Serve(kPlan);
+  for (int i = 0; i < 6000 && dialed_ < 2; ++i) std::this_thread::sleep_for(milliseconds(5));
+  constexpr Epoch next{.term = 7, .number = 4};
+  auto [here, there] = MakeInprocLinkPair({});
+  mirror_.Await(OrderFor({0}, next), [&here = here] { return std::move(here); });
+  mirror_.Serve(next);
+  EXPECT_TRUE(there->Recv(After(milliseconds(400))).ok());
+}
+
+// A layer with two pages at first, then one more.
+TEST_F(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
+  auto [here, there] = MakeInprocLinkPair({});
+  std::vector<StatusOr<std::unique_ptr<Link>>> links;
+  links.push_back(std::move(here));
+  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  mirror_.Serve(kPlan);
+  EXPECT_EQ(Answer(*there, {1, 2}, 5, 50).layer, 0u);
+  EXPECT_EQ(mirror_.state().step, 0u);
+  EXPECT_EQ(Answer(*there, {1}, 7, 52).layer, 1u);
+  EXPECT_EQ(WholeUpTo(50), 50u);
+  EXPECT_EQ(mirror_.state().pages, 3u);
   // Nothing was computed: the other layer isn't asked.
-  const PullPages again = answer({}, 5, 50);
+  const PullPages again = Answer(*there, {}, 5, 50);
   EXPECT_EQ(again.since, 5u);
   EXPECT_EQ(again.pool, 10u);
-  EXPECT_EQ(answer({}, 8, 60).layer, 0u);
-  EXPECT_EQ(answer({3}, 8, 60).since, 7u);
-  EXPECT_EQ(whole_up_to(60), 60u);
-  EXPECT_EQ(mirror.Freeze(3), 60u);
+  EXPECT_EQ(Answer(*there, {}, 8, 60).layer, 0u);
+  EXPECT_EQ(Answer(*there, {3}, 8, 60).since, 7u);
+  EXPECT_EQ(WholeUpTo(60), 60u);
+  EXPECT_EQ(mirror_.Freeze(3), 60u);
   EXPECT_FALSE(there->Recv(After(kPatience)).ok()) << "nothing more is pulled";
-  mirror.Close();
-  mirror.Join();
 }
 
 }  // namespace

@@ -78,6 +78,22 @@ void StageLoader::Abort(Epoch epoch) {
   });
 }
 
+void StageLoader::Release(Epoch epoch) {
+  bool mirrors = false;  // a mirror may dial its source at any time
+  {
+    MutexLock lock(&mutex_);
+    if (asked_ == epoch) {
+      mirrors = std::any_of(asked_stages_.begin(), asked_stages_.end(),
+                            [](const StagePlan& s) { return !s.mirrored_by.empty(); });
+    }
+  }
+  if (mirrors) {
+    options_.port->Serves(epoch);
+  } else {
+    options_.port->Cancel(epoch);
+  }
+}
+
 void StageLoader::Reset() {
   std::optional<Epoch> asked;
   {

@@ -35,6 +35,8 @@ class StageLoader {
   void Prepare(const PrepareRequest& request);
   void Move(Epoch epoch, const std::vector<BlockId>& blocks);
   void Abort(Epoch epoch);
+  // The plan serves: nobody waits for its ring links any more.
+  void Release(Epoch epoch);
   // Drops what is prepared and stops preparing. AwaitTakeover keeps the running stage's layers for the next Prepare
   // with their pages, Reset without them; a token from before a Reset is void.
   void AwaitTakeover();
