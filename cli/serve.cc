@@ -77,6 +77,9 @@ Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure
         "expected f32",
         options.ring.wire);
   }
+  if (serve->mirror_kv && options.ring.no_prefix_cache) {
+    return UsageError("--mirror-kv with --no-prefix-cache: what was mirrored is found by the prefix cache only");
+  }
   GYRE_ASSIGN_OR_RETURN(serve->memory, ParseSizeFlag("--memory", options.memory));
   if (!options.layers.empty()) {
     if (serve->no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);

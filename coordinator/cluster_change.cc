@@ -22,8 +22,14 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
       case ChangeAction::kRelease: Do(TellMember{member, TellMember::kRelease, epoch}); break;
       case ChangeAction::kAbort: Do(TellMember{member, TellMember::kAbort, epoch}); break;
       case ChangeAction::kDrainEngine:
-        if (change_->recalls) {
-          Do(RecallCache{epoch, RecalledStep()});
+        if (change_->recalls()) {
+          const uint64_t step = RecalledStep();
+          Log(LogLevel::kInfo,
+              fmt::format("plan {}: the pages of plan {} are recalled, {}", epoch.number, kept_->plan.epoch.number,
+                          step == 0            ? "though no mirror of what is lost is whole"
+                          : step == UINT64_MAX ? "as all its members live"
+                                               : fmt::format("as they were in step {}", step)));
+          Do(RecallCache{epoch, step});
         } else {
           Do(DrainEngine{epoch});
         }
@@ -35,31 +41,37 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
   if (change_ != nullptr) MaybeFinish(now);
 }
 
-// Whether the member is as it was when the plan served whose pages are kept.
-bool ClusterState::LivesOn(const std::string& name) const {
-  const auto id = kept_->ids.find(name);
-  const auto m = members_.find(name);
-  return id != kept_->ids.end() && m != members_.end() && m->second.id == id->second;
+// The members that are as they were when the plan served whose pages are kept. One that is left out, as a plan failed
+// because of it, is perhaps out of reach for the others: its mirror takes its place.
+std::set<std::string> ClusterState::Survivors(Deadline now) const {
+  std::set<std::string> out;
+  for (const auto& [name, id] : kept_->ids) {
+    const auto m = members_.find(name);
+    if (m != members_.end() && m->second.id == id && m->second.left_out_until <= now) out.insert(name);
+  }
+  return out;
 }
 
-// Whether the draft can have the lost plan's pages. If not, they are of no more use.
-bool ClusterState::CanRecall(const Draft& draft) {
-  if (plan_ || !kept_) return false;
-  const bool whole = RecallSources(kept_->plan, {0, sizes_.num_layers()}, "", [this](const std::string& name) {
-                       return LivesOn(name);
-                     }).has_value();
-  if (whole && draft.num_blocks == num_blocks()) return true;
-  Log(LogLevel::kWarn, fmt::format("the pages of plan {} are not recalled: {}", kept_->plan.epoch.number,
-                                   whole ? "the KV cache is cut" : "a stage is lost with its mirror"));
+// The members from which the draft can recall the lost plan's pages. If there are none, these are of no more use.
+std::set<std::string> ClusterState::CanRecall(const Draft& draft, Deadline now) {
+  if (plan_ || !kept_) return {};
+  std::set<std::string> survivors = Survivors(now);
+  const bool whole = RecallSources(kept_->plan, {0, sizes_.num_layers()}, "", survivors).has_value();
+  const bool same_salt = SaltOf(draft.plan) == kept_->salt;
+  if (whole && same_salt && draft.num_blocks == num_blocks()) return survivors;
+  const char* why = "the KV cache is cut";
+  if (!same_salt) why = "with other stages its content would have been rounded otherwise";
+  if (!whole) why = "a stage is lost with its mirror";
+  Log(LogLevel::kWarn, fmt::format("the pages of plan {} are not recalled: {}", kept_->plan.epoch.number, why));
   kept_.reset();
-  return false;
+  return {};
 }
 
 // The step up to which all mirrors that are needed are whole.
 uint64_t ClusterState::RecalledStep() const {
   uint64_t step = UINT64_MAX;
   for (const StagePlan& s : kept_->plan.stages) {
-    if (LivesOn(s.worker())) continue;
+    if (change_->survivors.count(s.worker()) > 0) continue;
     const auto mirrored = change_->mirrored.find(s.mirrored_by);
     step = std::min(step, mirrored == change_->mirrored.end() ? 0 : mirrored->second);
   }
@@ -81,7 +93,7 @@ void ClusterState::Serve() {
   plan_ = change_->plan;
   kept_.reset();
   if (policy_.mirror_kv) {
-    kept_ = Kept{.plan = *plan_, .ids = {}};
+    kept_ = Kept{.plan = *plan_, .salt = SaltOf(*plan_), .ids = {}};
     for (const StagePlan& s : plan_->stages) kept_->ids[s.worker()] = change_->ids.at(s.worker());
   }
   ForgetObserved();
@@ -124,7 +136,7 @@ void ClusterState::Serve() {
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,
                    .salt = SaltOf(*plan_),
                    .own_member = any_local,
-                   .recalls = change_->recalls});
+                   .recalls = change_->recalls()});
 }
 
 void ClusterState::SetBlocks(uint32_t num_blocks) { sizes_.counts = policy_.sizes.counts.Shrunk(num_blocks); }
@@ -204,12 +216,13 @@ void ClusterState::Failed(const Change& change, Deadline now) {
   const bool faulted = t.state() == ChangeState::kFaulted;
   // Only where a member was lost the others have what they had.
   const bool lost = culprit == nullptr && !t.culprit().empty();
-  if (faulted || (change.recalls && !lost)) kept_.reset();
+  if (faulted || (change.recalls() && !lost)) kept_.reset();
   if (change.why == Why::kLeaving) leave_retry_at_ = now + retry_pause_;
   if (change.why == Why::kRebalance) rebalance_.Failed(now);
   if (change.why != Why::kAsked || faulted) {
     if (culprit != nullptr) {
-      LeaveOut(*culprit, t.status(), now);
+      // The next plan recalls nothing, and shows whether the member is at fault.
+      if (!t.recall_failed()) LeaveOut(*culprit, t.status(), now);
       retry_at_ = now;
     } else {
       retry_at_ = now + retry_pause_;

@@ -317,15 +317,13 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
         fmt::format("the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
                     uint64_t{num_blocks()} * block_size, uint64_t{draft.num_blocks} * block_size));
   }
-  const bool recalls = CanRecall(draft);
-  const auto lives = [this](const std::string& name) { return LivesOn(name); };
+  std::set<std::string> survivors = CanRecall(draft, now);
+  const bool recalls = !survivors.empty();
   std::map<std::string, Participant> participants;
   if (plan_) {
     for (const StagePlan& s : plan_->stages) participants[s.worker()].in_old = true;
   } else if (recalls) {
-    for (const StagePlan& s : kept_->plan.stages) {
-      if (lives(s.worker())) participants[s.worker()].in_old = true;
-    }
+    for (const std::string& name : survivors) participants[name].in_old = true;
   }
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StagePlan& s = plan.stages[i];
@@ -334,7 +332,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
     Participant& p = participants[s.worker()];
     p.stage = static_cast<int>(i);
     p.copies = plan_ && (s.layers.begin < had.begin || s.layers.end > had.end);
-    if (recalls) p.copies = !RecallSources(kept_->plan, s.layers, s.worker(), lives)->empty();
+    if (recalls) p.copies = !RecallSources(kept_->plan, s.layers, s.worker(), survivors)->empty();
   }
   std::vector<Participant> list;
   std::map<std::string, uint64_t> ids;
@@ -355,7 +353,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
              .started = now,
              .num_blocks = draft.num_blocks,
              .ids = std::move(ids),
-             .recalls = recalls,
+             .survivors = std::move(survivors),
              .mirrored = {}});
   Log(LogLevel::kInfo, fmt::format("plan {}: preparing {}", plan.epoch.number, FormatRanges(plan)));
   Do(WireEnds{plan});
@@ -375,13 +373,12 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
                          .kv_type = policy_.kv_type,
                          .sources = {}};
   if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
-  if (change_->recalls) request.recalls = kept_->plan.epoch.number;
-  if (request.stage < 0 || (!plan_ && !change_->recalls) || request.fresh) return request;
+  if (change_->recalls()) request.recalls = kept_->plan.epoch.number;
+  if (request.stage < 0 || (!plan_ && !change_->recalls()) || request.fresh) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
-  if (change_->recalls) {
-    request.sources =
-        *RecallSources(kept_->plan, range, worker, [this](const std::string& name) { return LivesOn(name); });
+  if (change_->recalls()) {
+    request.sources = *RecallSources(kept_->plan, range, worker, change_->survivors);
     return request;
   }
   for (const StagePlan& s : plan_->stages) {

@@ -224,12 +224,14 @@ class ClusterState {
     Deadline started{};
     uint32_t num_blocks = 0;
     std::map<std::string, uint64_t> ids;       // of participants; a member may leave and join again meanwhile
-    bool recalls = false;                      // the pages of `kept_`
+    std::set<std::string> survivors;           // from which the pages of `kept_` are recalled; empty: they are not
     std::map<std::string, uint64_t> mirrored;  // up to which step holders of lost stages have these
+    bool recalls() const { return !survivors.empty(); }
   };
   // A plan whose pages may be recalled: the one that serves, or was lost.
   struct Kept {
     Plan plan;
+    uint64_t salt = 0;
     std::map<std::string, uint64_t> ids;  // of its members
   };
   // A change that somebody asked for.
@@ -318,8 +320,8 @@ class ClusterState {
   void SetBlocks(uint32_t num_blocks);
   void MaybeGrow();
   void MaybeFinish(Deadline now);
-  bool LivesOn(const std::string& name) const;
-  bool CanRecall(const Draft& draft);
+  std::set<std::string> Survivors(Deadline now) const;
+  std::set<std::string> CanRecall(const Draft& draft, Deadline now);
   uint64_t RecalledStep() const;
   void SetMirrors(Plan* plan) const;
   void Failed(const Change& change, Deadline now);

@@ -19,8 +19,9 @@ std::vector<std::optional<size_t>> MirrorHolders(const std::vector<bool>& local)
 }
 
 std::optional<std::vector<LayerSource>> RecallSources(const Plan& lost, LayerRange wanted, const std::string& reader,
-                                                      const std::function<bool(const std::string&)>& lives) {
+                                                      const std::set<std::string>& survivors) {
   std::vector<LayerSource> out;
+  const auto lives = [&survivors](const std::string& name) { return survivors.count(name) > 0; };
   for (const StagePlan& s : lost.stages) {
     const LayerRange common{std::max(wanted.begin, s.layers.begin), std::min(wanted.end, s.layers.end)};
     if (common.size() <= 0) continue;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,10 +16,10 @@ namespace gyre {
 // coordinator's own member (`local`) is not mirrored, and mirrors one only where it is the only other. nullopt: nobody.
 std::vector<std::optional<size_t>> MirrorHolders(const std::vector<bool>& local);
 
-// Where the pages of layers are when the plan is lost: at their owners that live, else at the living holders of their
-// mirrors. Sources come in the order of the layers, those of `reader` itself only where it reads its own mirror.
-// nullopt: of a layer in `wanted` nobody that lives has pages.
+// Where the pages of layers are when the plan is lost: at their owners that survive, else at the surviving holders of
+// their mirrors. Sources come in the order of the layers, those of `reader` itself only where it reads its own mirror.
+// nullopt: no survivor has the pages of a layer in `wanted`.
 std::optional<std::vector<LayerSource>> RecallSources(const Plan& lost, LayerRange wanted, const std::string& reader,
-                                                      const std::function<bool(const std::string&)>& lives);
+                                                      const std::set<std::string>& survivors);
 
 }  // namespace gyre

@@ -202,6 +202,7 @@ PlanChange::Actions PlanChange::OnFault(const Participant& from, const Status& w
     if (from.in_new()) return Fail(named, from.worker);
     return Answered(from.worker) ? Done() : Actions{};
   }
+  recall_failed_ = recalls_;
   return Abort(named, from.worker, true);
 }
 
@@ -262,6 +263,7 @@ PlanChange::Actions PlanChange::OnLate(Deadline) {
     return missed ? Fail(late, Suspect()) : Done();
   }
   drain_expired_ = state_ == ChangeState::kDraining && engine_runs_;
+  recall_failed_ = state_ == ChangeState::kMoving && recalls_;
   return Abort(late, drain_expired_ ? "" : Suspect(), !drain_expired_);
 }
 

@@ -92,6 +92,8 @@ class PlanChange {
   Deadline deadline() const { return std::min(deadline_, blame_at_); }
   // It was aborted because a step in flight did not land: the old plan's ring must not be used any more.
   bool drain_expired() const { return drain_expired_; }
+  // It was aborted by a participant's fault while pages were to be recalled: perhaps only these can't be had.
+  bool recall_failed() const { return recall_failed_; }
   const std::vector<Participant>& participants() const { return participants_; }
   // The worker has answered Commit.
   bool committed(const std::string& worker) const { return committed_.count(worker) > 0; }
@@ -135,7 +137,7 @@ class PlanChange {
   Deadline blame_at_ = kNoDeadline;
   std::optional<LinkFault> link_fault_;  // the one farthest down the ring
   bool wired_ = false;
-  bool drain_expired_ = false;
+  bool drain_expired_ = false, recall_failed_ = false;
   std::map<std::string, bool> waiting_;  // true: its answer to the current command is missing
   std::set<std::string> committed_;
   std::map<std::string, StageProgress> progress_;

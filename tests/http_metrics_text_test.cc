@@ -387,6 +387,10 @@ gyre_worker_memory_bytes{worker="b"} 4000
 # TYPE gyre_worker_resident_bytes gauge
 gyre_worker_resident_bytes{worker="a"} 5000
 gyre_worker_resident_bytes{worker="b"} 5000
+# HELP gyre_worker_mirror_bytes Bytes of the mirror that a worker keeps of another's KV cache.
+# TYPE gyre_worker_mirror_bytes gauge
+gyre_worker_mirror_bytes{worker="a"} 0
+gyre_worker_mirror_bytes{worker="b"} 0
 # HELP gyre_link_rows_total Rows that were sent over a link: token ids to the first stage, activations between stages.
 # TYPE gyre_link_rows_total counter
 gyre_link_rows_total{from="coordinator",to="a"} 350

@@ -233,6 +233,44 @@ TEST(RingPortTest, BulkLinksReachTheWorkerTheyName) {
   b->SetBulkHandler("w2", {});
 }
 
+// A mirror dials its source while the plan serves, after other plans were given up.
+TEST(RingPortTest, BulkLinksOfThePlanThatServesAreAlwaysTaken) {
+  auto a = testing::OpenPortWithoutKey(), b = testing::OpenPortWithoutKey();
+  Hello hello = SampleHello();
+  hello.role = LinkRole::kBulk;
+  hello.to = "w2";
+  Epoch later = hello.epoch;
+  for (const auto& port : {a.get(), b.get()}) {
+    port->SetKey(hello.epoch, hello.key);
+    port->Serves(hello.epoch);
+    for (int i = 0; i < 3; ++i) {
+      ++later.number;
+      port->SetKey(later, {9});
+      port->Cancel(later);
+    }
+  }
+  std::promise<std::unique_ptr<Link>> arrived;
+  b->SetBulkHandler("w2", [&](std::unique_ptr<Link> link) { arrived.set_value(std::move(link)); });
+  auto out = a->Dial(b->address(), hello, After(seconds(5)));
+  ASSERT_TRUE(out.ok()) << out.status();
+  auto in = arrived.get_future().get();
+  ExpectCarries(**out, *in);
+  Hello wrong = hello;
+  wrong.key = {8};
+  EXPECT_FALSE(a->Dial(b->address(), wrong, After(seconds(5))).ok());
+  hello.role = LinkRole::kRing;
+  EXPECT_TRUE(absl::IsCancelled(a->Dial(b->address(), hello, After(seconds(5))).status())) << "but no hop";
+  hello.role = LinkRole::kBulk;
+  for (const auto& port : {a.get(), b.get()}) {
+    port->SetKey(later, {9});
+    ++later.number;
+    port->SetKey(later, {9});
+    port->Serves(later);
+  }
+  EXPECT_TRUE(absl::IsCancelled(a->Dial(b->address(), hello, After(seconds(5))).status())) << "until another serves";
+  b->SetBulkHandler("w2", {});
+}
+
 TEST(RingPortTest, AKeyGoesWithItsPlan) {
   auto port = testing::OpenPortWithoutKey();
   EXPECT_EQ(port->stats().keys, 0u);

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/testing/test_device.h"
 #include "transport/inproc_link.h"
+#include "transport/ring_port.h"
 #include "worker/migration.h"
 #include "worker/mirror.h"
+#include "worker/stage_loader.h"
 
 namespace gyre::mirror_test {
 namespace {
@@ -73,13 +76,13 @@ TEST(MirrorStoreTest, KeepsTheLastOfEachPageAndGivesThemWhenItIsFinal) {
   EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {5, 6}, 'b', 20, 95).pages, true).ok());
   EXPECT_EQ(store.state().pages, 4u);
   EXPECT_EQ(store.state().bytes, 16u);
-  EXPECT_THAT(Given(store, 0), HasSubstr("no final mirror")) << "it still changes";
+  EXPECT_THAT(Given(store, 0), HasSubstr("is not final")) << "it still changes";
   store.Whole(kPlan, 90);
   EXPECT_EQ(store.Freeze(3), 90u);
   EXPECT_EQ(Given(store, 0), "3:a 5:b 6:b");
   EXPECT_EQ(Given(store, 1), "3:x");
-  EXPECT_THAT(Given(store, 2), HasSubstr("no final mirror of layer 2"));
-  EXPECT_THAT(Given(store, 0, 4), HasSubstr("of plan 4"));
+  EXPECT_EQ(Given(store, 2), "");
+  EXPECT_EQ(Given(store, 0, 4), "") << "of another plan there is nothing";
   EXPECT_TRUE(absl::IsCancelled(store.Take(kPlan, FrameOf(0, {5}, 'c', 30, 99).pages, true)));
   store.Whole(kPlan, 99);
   EXPECT_EQ(store.state().step, 90u);
@@ -235,45 +238,145 @@ TEST_F(RecallTest, APageThatTheMirrorLacksIsAnError) {
   EXPECT_THAT(Message(status), HasSubstr("page 2 is to be recalled, the mirror of plan 3 lacks it"));
 }
 
-// A mirror on its thread, and the test as its source: a layer with two pages at first, then one more.
-TEST(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
-  const WorkerOptions options{.name = "w2"};
-  Mirror mirror(options, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }});
-  mirror.Start();
-  auto [here, there] = MakeInprocLinkPair({});
-  mirror.Await(OrderFor({0, 1}), std::move(here));
+// A mirror that never began is whole up to nothing. Its reader is not at fault.
+TEST_F(RecallTest, AMirrorThatThereIsNotGivesNothing) {
+  const MirrorStore store;
+  EXPECT_TRUE(Round(store, nullptr).ok());
+  std::vector<BlockId> list;
+  EXPECT_TRUE(Round(store, &list).ok());
+  list = {2};
+  EXPECT_THAT(Message(Round(store, &list)), HasSubstr("the mirror of plan 3 lacks it"));
+}
+
+class FakePort : public RingPort {
+ public:
+  const std::string& address() const override { return address_; }
+  StatusOr<std::unique_ptr<Link>> Dial(const std::string&, const Hello&, Deadline) override {
+    return Unavailable("nobody is there");
+  }
+  StatusOr<std::unique_ptr<Link>> Accept(const Hello&, Deadline) override { return Unavailable("nobody comes"); }
+  void SetBulkHandler(const std::string&, BulkHandler) override {}
+  void SetKey(Epoch, const RingKey&) override { on_key(); }
+  void Cancel(Epoch) override {}
+  RingPortStats stats() const override { return {}; }
+  std::function<void()> on_key;
+
+ private:
+  const std::string address_ = "here:1";
+};
+
+// Its loader is not started here, as one that is busy.
+TEST(RecallOrderTest, AMirrorIsFinalBeforeItsPagesCanBeAskedFor) {
+  WorkerOptions options{.name = "w2"};
+  const WorkerCalls calls{.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }};
+  Mirror mirror(options, calls);
+  Status exported = Internal("no key was set");
+  FakePort port;
+  port.on_key = [&] {
+    PageExport e;
+    e.request = {.layer = 0, .kind = PullKind::kMirrored, .mirror = 3};
+    exported = mirror.Export(e);
+  };
+  options.port = &port;
+  mirror.Await(OrderFor({0}), [] { return Unavailable("nobody is there"); });
   mirror.Serve(kPlan);
-  const auto answer = [&there = there](std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
-    const auto frame = there->Recv(After(kPatience));
+  StageLoader loader(options, calls, &mirror);
+  loader.Prepare({.plan = {.epoch = {.term = 7, .number = 4}, .stages = {}}, .stage = -1, .sources = {}, .recalls = 3});
+  EXPECT_TRUE(exported.ok()) << exported;
+}
+
+// A mirror on its thread, and the test as its source.
+class MirrorTest : public ::testing::Test {
+ protected:
+  MirrorTest() { mirror_.Start(); }
+  ~MirrorTest() override {
+    mirror_.Close();
+    mirror_.Join();
+  }
+  // What it gets when it dials: the other ends of links, in turn.
+  Mirror::Dial Dialer(std::vector<StatusOr<std::unique_ptr<Link>>> links) {
+    auto left = std::make_shared<std::vector<StatusOr<std::unique_ptr<Link>>>>(std::move(links));
+    return [this, left]() -> StatusOr<std::unique_ptr<Link>> {
+      const size_t i = dialed_++;
+      if (i >= left->size()) return Unavailable("nobody is there");
+      return std::move((*left)[i]);
+    };
+  }
+  PullPages Answer(Link& there, std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
+    const auto frame = there.Recv(After(kPatience));
     if (!frame.ok()) return PullPages{.layer = 99};
     const PullPages request = *DecodePullPages(frame->payload);
     FrameOf pages(request.layer, std::move(ids), 'a', step, ring_step, 10 + request.layer);
     Encoder head;
     EncodePagesHead(pages.pages, &head);
     const ByteSpan parts[] = {head.bytes(), pages.data};
-    EXPECT_TRUE(there->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+    EXPECT_TRUE(there.Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
     return request;
-  };
-  const auto whole_up_to = [&mirror](uint64_t step) {
-    for (int i = 0; i < 6000 && mirror.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
-    return mirror.state().step;
-  };
-  EXPECT_EQ(answer({1, 2}, 5, 50).layer, 0u);
-  EXPECT_EQ(mirror.state().step, 0u);
-  EXPECT_EQ(answer({1}, 7, 52).layer, 1u);
-  EXPECT_EQ(whole_up_to(50), 50u);
-  EXPECT_EQ(mirror.state().pages, 3u);
+  }
+  uint64_t WholeUpTo(uint64_t step) {
+    for (int i = 0; i < 6000 && mirror_.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return mirror_.state().step;
+  }
+  const WorkerOptions options_{.name = "w2"};
+  std::atomic<size_t> dialed_{0};
+  Mirror mirror_{options_, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }}};
+};
+
+// The link fails in the middle of a round, and the first dial of another one too.
+TEST_F(MirrorTest, DialsAgainAndGoesOnWhereItWas) {
+  auto [first, first_there] = MakeInprocLinkPair({});
+  auto [second, second_there] = MakeInprocLinkPair({});
+  std::vector<StatusOr<std::unique_ptr<Link>>> links;
+  links.push_back(std::move(first));
+  links.push_back(Unavailable("Connection refused"));
+  links.push_back(std::move(second));
+  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  EXPECT_EQ(dialed_, 0u) << "a plan that is prepared waits for no mirror";
+  mirror_.Serve(kPlan);
+  Answer(*first_there, {1, 2}, 5, 50);
+  Answer(*first_there, {1}, 5, 50);
+  EXPECT_EQ(WholeUpTo(50), 50u);
+  Answer(*first_there, {3}, 7, 60);
+  first_there->Close();
+  EXPECT_EQ(Answer(*second_there, {}, 9, 70).since, 7u) << "what was copied stays";
+  EXPECT_EQ(Answer(*second_there, {4}, 9, 70).since, 5u);
+  EXPECT_EQ(WholeUpTo(70), 70u);
+  EXPECT_EQ(mirror_.state().pages, 5u);
+  EXPECT_EQ(dialed_, 3u);
+}
+
+TEST_F(MirrorTest, AnotherPlanDoesNotWaitForTheLastOnesRetry) {
+  mirror_.Await(OrderFor({0}), Dialer({}));
+  mirror_.Serve(kPlan);
+  for (int i = 0; i < 6000 && dialed_ < 2; ++i) std::this_thread::sleep_for(milliseconds(5));
+  constexpr Epoch next{.term = 7, .number = 4};
+  auto [here, there] = MakeInprocLinkPair({});
+  mirror_.Await(OrderFor({0}, next), [&here = here] { return std::move(here); });
+  mirror_.Serve(next);
+  EXPECT_TRUE(there->Recv(After(milliseconds(400))).ok());
+}
+
+// A layer with two pages at first, then one more.
+TEST_F(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
+  auto [here, there] = MakeInprocLinkPair({});
+  std::vector<StatusOr<std::unique_ptr<Link>>> links;
+  links.push_back(std::move(here));
+  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  mirror_.Serve(kPlan);
+  EXPECT_EQ(Answer(*there, {1, 2}, 5, 50).layer, 0u);
+  EXPECT_EQ(mirror_.state().step, 0u);
+  EXPECT_EQ(Answer(*there, {1}, 7, 52).layer, 1u);
+  EXPECT_EQ(WholeUpTo(50), 50u);
+  EXPECT_EQ(mirror_.state().pages, 3u);
   // Nothing was computed: the other layer isn't asked.
-  const PullPages again = answer({}, 5, 50);
+  const PullPages again = Answer(*there, {}, 5, 50);
   EXPECT_EQ(again.since, 5u);
   EXPECT_EQ(again.pool, 10u);
-  EXPECT_EQ(answer({}, 8, 60).layer, 0u);
-  EXPECT_EQ(answer({3}, 8, 60).since, 7u);
-  EXPECT_EQ(whole_up_to(60), 60u);
-  EXPECT_EQ(mirror.Freeze(3), 60u);
+  EXPECT_EQ(Answer(*there, {}, 8, 60).layer, 0u);
+  EXPECT_EQ(Answer(*there, {3}, 8, 60).since, 7u);
+  EXPECT_EQ(WholeUpTo(60), 60u);
+  EXPECT_EQ(mirror_.Freeze(3), 60u);
   EXPECT_FALSE(there->Recv(After(kPatience)).ok()) << "nothing more is pulled";
-  mirror.Close();
-  mirror.Join();
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ StatusOr<std::unique_ptr<Link>> RingDialer::DialShm(const RingAddress& to, const
   if (to.shm.empty()) return Unavailable("it offers no shared memory");
   const size_t split = to.shm.find('@');
   if (to.shm.substr(split + 1) != host_id_) return Unavailable("it is on another host");
-  const auto stopped = [this, &hello] { return cancelled_(hello.epoch); };
+  const auto stopped = [this, &hello] { return cancelled_(hello); };
   StatusOr<Fd> socket = ConnectLocal(to.shm.substr(0, split), deadline, stopped);
   if (absl::IsFailedPrecondition(socket.status())) return Unavailable("{}", Message(socket.status()));
   if (!socket.ok()) return socket.status();
@@ -109,7 +109,7 @@ StatusOr<std::unique_ptr<Link>> RingDialer::DialUdp(const RingAddress& to, Hello
   if (facts.connection.get() < 0) return ResourceExhausted("{}: {}", to.tcp, std::strerror(errno));
   GYRE_ASSIGN_OR_RETURN(facts.local, LocalAddressOf(greeted.dialed.socket));
   facts.keeps_open = std::move(greeted.dialed.link);
-  const auto stopped = [this, &hello] { return cancelled_(hello.epoch); };
+  const auto stopped = [this, &hello] { return cancelled_(hello); };
   StatusOr<std::unique_ptr<ByteStream>> stream = udp_->Dial(std::move(facts), at, deadline, stopped);
   if (!stream.ok()) return Annotate(stream.status(), Describe(hello));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
@@ -132,7 +132,7 @@ std::unique_ptr<Link> RingDialer::Watched(std::unique_ptr<Link> link, const Hell
 
 StatusOr<RingDialer::Dialed> RingDialer::DialOnce(const std::string& to, Transport transport, const Hello& hello,
                                                   Deadline deadline, bool* reached) {
-  const auto stopped = [this, &hello] { return cancelled_(hello.epoch); };
+  const auto stopped = [this, &hello] { return cancelled_(hello); };
   GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, std::min(deadline, After(kConnect)), stopped));
   *reached = true;
   const TcpOptions limits = LimitsOf(options_, hello.role);
@@ -167,7 +167,7 @@ StatusOr<RingDialer::Greeted> RingDialer::Greet(const std::string& to, Transport
   StatusOr<Dialed> dial = DialOnce(to, transport, hello, deadline, &reached);
   while ((reached || options_.identity != nullptr) && absl::IsUnavailable(dial.status()) && Clock::now() < last_try) {
     std::this_thread::sleep_for(kAnswerTurn);
-    if (cancelled_(hello.epoch)) return GivenUp();
+    if (cancelled_(hello)) return GivenUp();
     dial = DialOnce(to, transport, hello, deadline, &reached);
   }
   GYRE_ASSIGN_OR_RETURN(Dialed dialed, std::move(dial));
@@ -192,7 +192,7 @@ StatusOr<std::vector<std::byte>> RingDialer::ReceiveHello(Link& link, const Hell
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return frame.status();
     if (Clock::now() >= deadline) return DeadlineExceeded("it did not answer");
-    if (cancelled_(hello.epoch)) return GivenUp();
+    if (cancelled_(hello)) return GivenUp();
   }
 }
 

@@ -32,7 +32,7 @@ class RingDialer {
  public:
   // All arguments outlive it. `host_id` is this host's. `cancelled`: whether links of this plan are no longer needed.
   RingDialer(const RingPortOptions& options, const std::string& host_id, OpenPeers& peers,
-             std::function<bool(Epoch)> cancelled)
+             std::function<bool(const Hello&)> cancelled)
       : options_(options), host_id_(host_id), peers_(peers), cancelled_(std::move(cancelled)) {}
   // Call it before anything is dialed; null: no datagrams.
   void UseUdp(UdpHost* udp) { udp_ = udp; }
@@ -71,7 +71,7 @@ class RingDialer {
   const RingPortOptions& options_;
   const std::string& host_id_;
   OpenPeers& peers_;
-  const std::function<bool(Epoch)> cancelled_;
+  const std::function<bool(const Hello&)> cancelled_;
   UdpHost* udp_ = nullptr;
 };
 

@@ -50,7 +50,7 @@ class Port : public RingPort {
                     .unverified = options.unverified,
                     .max_verified = options.max_unclaimed,
                     .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); }}),
-        dialer_(options_, host_id_, peers_, [this](Epoch epoch) { return unclaimed_.Cancelled(epoch); }) {}
+        dialer_(options_, host_id_, peers_, [this](const Hello& hello) { return unclaimed_.Cancelled(hello); }) {}
   ~Port() override {
     reader_ = nullptr;
     udp_ = nullptr;
@@ -74,6 +74,7 @@ class Port : public RingPort {
     for (UnclaimedLink& bulk : unclaimed_.SetKey(epoch, key)) OnBulk(std::move(bulk.connection), bulk.hello);
   }
   void Cancel(Epoch epoch) override { unclaimed_.Cancel(epoch); }
+  void Serves(Epoch epoch) override { unclaimed_.Serves(epoch); }
   RingPortStats stats() const override {
     return {.accepted = accepted_, .refused = refused_, .waiting = unclaimed_.size(), .keys = unclaimed_.keys()};
   }
@@ -219,7 +220,7 @@ void Port::Refused(const Caller& caller, const std::string& why) {
 }
 
 void Port::OnBulk(Connection connection, const Hello& hello) {
-  if (unclaimed_.Cancelled(hello.epoch)) return;
+  if (unclaimed_.Cancelled(hello)) return;
   const Caller caller = connection.caller;
   const auto refuse = [&](const std::string& why) {
     SendReply(connection.socket.get(), connection.tls.get(), {.refusal = why}, hello).IgnoreError();
@@ -327,7 +328,7 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
 }
 
 StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const Hello& hello, Deadline deadline) {
-  if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
+  if (unclaimed_.Cancelled(hello)) return absl::CancelledError("the plan was given up");
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
     if (hello.role != LinkRole::kRing) {

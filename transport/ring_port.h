@@ -73,6 +73,9 @@ class RingPort {
   virtual void SetKey(Epoch epoch, const RingKey& key) = 0;
   // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links and its key.
   virtual void Cancel(Epoch epoch) = 0;
+  // Likewise, but bulk links of this plan can still be dialed and are taken until another plan serves, whatever plans
+  // are given up meanwhile, or a key of another term comes.
+  virtual void Serves(Epoch epoch) { Cancel(epoch); }
   virtual RingPortStats stats() const = 0;
 };
 

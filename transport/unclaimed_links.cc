@@ -20,6 +20,11 @@ KeyCheck UnclaimedLinks::Check(Hello* hello) const {
 }
 
 KeyCheck UnclaimedLinks::CheckLocked(Hello* hello) const {
+  if (ServedLocked(*hello)) {
+    if (!Proves(*hello, served_key_)) return KeyCheck::kWrong;
+    hello->key = served_key_;
+    return KeyCheck::kRight;
+  }
   if (newest_ == 0 || hello->epoch.term != term_) return KeyCheck::kUnknownTerm;
   if (hello->epoch.number > newest_) return KeyCheck::kUnknownPlan;
   const auto it = keys_.find(hello->epoch.number);
@@ -117,6 +122,7 @@ std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& ke
     if (term_ != epoch.term) {
       keys_.clear();
       newest_ = 0;
+      served_.reset();
     }
     term_ = epoch.term;
     newest_ = std::max(newest_, epoch.number);
@@ -164,9 +170,22 @@ void UnclaimedLinks::Cancel(Epoch epoch) {
   changed_.SignalAll();
 }
 
-bool UnclaimedLinks::Cancelled(Epoch epoch) const {
+void UnclaimedLinks::Serves(Epoch epoch) {
+  {
+    MutexLock lock(&mutex_);
+    const auto key = keys_.find(epoch.number);
+    // Other members of this process may have said it before.
+    if (epoch.term == term_ && key != keys_.end()) {
+      served_ = epoch;
+      served_key_ = key->second;
+    }
+  }
+  Cancel(epoch);
+}
+
+bool UnclaimedLinks::Cancelled(const Hello& hello) const {
   MutexLock lock(&mutex_);
-  return CancelledLocked(epoch);
+  return CancelledLocked(hello.epoch) && !ServedLocked(hello);
 }
 
 size_t UnclaimedLinks::size() const {

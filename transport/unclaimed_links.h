@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,9 @@ class UnclaimedLinks {
   std::vector<UnclaimedLink> SetKey(Epoch epoch, const RingKey& key);
   // Ends waits for a hop of this epoch or an older one of the term, and drops its links and keys.
   void Cancel(Epoch epoch);
-  bool Cancelled(Epoch epoch) const;
+  // Likewise, but bulk links of this plan stay welcome until another one serves, or a key of another term is set.
+  void Serves(Epoch epoch);
+  bool Cancelled(const Hello& hello) const;
   // Drops links whose dialer has gone, and those that waited too long for the key of their term.
   void DropDead();
   size_t size() const;
@@ -76,6 +79,9 @@ class UnclaimedLinks {
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
   }
+  bool ServedLocked(const Hello& hello) const GYRE_REQUIRES(mutex_) {
+    return hello.role == LinkRole::kBulk && served_ == hello.epoch;
+  }
   // Moves the links that satisfy `which` out of the list.
   Links Take(const std::function<bool(const UnclaimedLink&)>& which) GYRE_REQUIRES(mutex_);
   Links MakeRoom(const UnclaimedLink& newcomer) GYRE_REQUIRES(mutex_);
@@ -89,6 +95,8 @@ class UnclaimedLinks {
   Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
   uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;    // of the keys
   uint64_t newest_ GYRE_GUARDED_BY(mutex_) = 0;  // plan of the term whose key was known; 0 = no term is known
+  std::optional<Epoch> served_ GYRE_GUARDED_BY(mutex_);
+  RingKey served_key_ GYRE_GUARDED_BY(mutex_){};
   std::map<uint64_t, RingKey> keys_ GYRE_GUARDED_BY(mutex_);  // of the term, by the plan's number
 };
 

@@ -101,7 +101,7 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
   if (it == layers_.end()) return DataLoss("pages of layer {} came, nobody asked for it", p.layer);
   Copied& c = it->second;
   PagePool& pool = *c.layer->pages;
-  if (p.page_bytes != pool.page_bytes()) {
+  if (!p.ids.empty() && p.page_bytes != pool.page_bytes()) {
     return DataLoss("pages of layer {} have {} bytes, expected {}", p.layer, p.page_bytes, pool.page_bytes());
   }
   if (!c.started) {

@@ -16,8 +16,8 @@ using std::chrono::milliseconds;
 
 // Between two rounds, after one that found that the source has computed, and after one that did not.
 constexpr Duration kPause = milliseconds(25), kIdlePause = milliseconds(200);
-// A source ends links on which nothing comes for five minutes.
-constexpr Duration kKeepAlive = std::chrono::seconds(60);
+// Before a link that failed is dialed again: twice as long after each further failure.
+constexpr Duration kRetry = milliseconds(250), kLongestRetry = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -106,14 +106,17 @@ void MirrorStore::Whole(Epoch epoch, uint64_t step) {
 Status MirrorStore::Export(PageExport& e) const {
   MutexLock lock(&mutex_);
   const PullPages& request = e.request;
-  const auto it = layers_.find(request.layer);
-  if (!frozen_ || request.mirror == 0 || epoch_.number != request.mirror || it == layers_.end()) {
-    return FailedPrecondition("there is no final mirror of layer {} of plan {}", request.layer, request.mirror);
-  }
-  const Mirrored& m = it->second;
   PageExport::Answer answer;
   answer.pages.layer = request.layer;
   answer.pages.step = stamps_;
+  const auto it = layers_.find(request.layer);
+  if (epoch_.number != request.mirror || it == layers_.end()) {
+    answer.pages.checked.assign(request.check.size(), 0);
+    e.answers.push_back(std::move(answer));
+    return absl::OkStatus();
+  }
+  if (!frozen_) return FailedPrecondition("the mirror of plan {} is not final", request.mirror);
+  const Mirrored& m = it->second;
   answer.pages.page_bytes = m.limit.page_bytes;
   if (request.check.size() > m.limit.pages) {
     return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),
@@ -155,16 +158,16 @@ void Mirror::Close() {
 }
 
 void Mirror::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
-  if (*place != nullptr) (*place)->link->Close();
+  if (*place != nullptr && (*place)->link != nullptr) (*place)->link->Close();
   *place = std::move(work);
 }
 
-void Mirror::Await(MirrorOrder order, std::unique_ptr<Link> link) {
-  auto work = std::make_shared<Work>(Work{.order = std::move(order), .link = std::move(link), .counted = {}});
+void Mirror::Await(MirrorOrder order, Dial dial) {
+  auto work =
+      std::make_shared<Work>(Work{.order = std::move(order), .dial = std::move(dial), .link = {}, .counted = {}});
   MutexLock lock(&mutex_);
   if (stopping_) return;
   Replace(&awaited_, std::move(work));
-  changed_.SignalAll();
 }
 
 void Mirror::Serve(Epoch epoch) {
@@ -178,7 +181,7 @@ void Mirror::Serve(Epoch epoch) {
   if (serves == nullptr) return store_.Drop();
   store_.Begin(serves->order);
   MutexLock lock(&mutex_);
-  if (stopping_) return serves->link->Close();
+  if (stopping_) return;
   Replace(&current_, std::move(serves));
   changed_.SignalAll();
 }
@@ -210,43 +213,51 @@ bool Mirror::Current(const std::shared_ptr<Work>& work) {
 }
 
 void Mirror::Loop() {
-  Duration pause{};
-  Deadline kept_alive = Clock::now();
   while (!stopping_) {
-    std::shared_ptr<Work> work, waiting;
+    std::shared_ptr<Work> work;
     {
       MutexLock lock(&mutex_);
-      const Deadline next = current_ != nullptr   ? After(pause)
-                            : awaited_ != nullptr ? kept_alive + kKeepAlive
-                                                  : kNoDeadline;
-      if (!stopping_) changed_.WaitUntil(&mutex_, next);
+      while (!stopping_ && (current_ == nullptr || Clock::now() < current_->due)) {
+        changed_.WaitUntil(&mutex_, current_ != nullptr ? current_->due : kNoDeadline);
+      }
       work = current_;
-      waiting = awaited_;
     }
     if (stopping_) return;
-    if (waiting != nullptr && Clock::now() >= kept_alive + kKeepAlive) {
-      kept_alive = Clock::now();
-      if (!KeepAlive(*waiting).ok()) waiting->link->Close();  // its first round says why
+    const StatusOr<bool> ran = CatchExhausted([&]() -> StatusOr<bool> {
+      GYRE_RETURN_IF_ERROR(Connect(work));
+      return Round(work);
+    });
+    if (ran.ok()) {
+      work->due = After(*ran ? kPause : kIdlePause);
+      work->retry = {};
+      continue;
     }
-    if (work == nullptr) continue;
-    const StatusOr<bool> ran = CatchExhausted([&] { return Round(work); });
-    pause = ran.ok() && !*ran ? kIdlePause : kPause;
-    if (ran.ok()) continue;
+    if (!Current(work)) continue;
     // What is whole stays so.
-    if (Current(work)) {
-      Log(LogLevel::kInfo, "{}: the mirror of {} ends: {}", options_.name, work->order.source, Message(ran.status()));
-      if (absl::IsResourceExhausted(ran.status())) store_.Drop();
-    }
+    const bool exhausted = work->link != nullptr && absl::IsResourceExhausted(ran.status());
+    const bool first = work->retry == Duration{};  // as with each plan change, where the source is told first
+    Log(first && !exhausted ? LogLevel::kInfo : LogLevel::kWarn, "{}: the mirror of {} {}: {}", options_.name,
+        work->order.source, exhausted ? "ends with this plan" : "waits for another link", Message(ran.status()));
+    if (exhausted) store_.Drop();
+    work->retry = first ? kRetry : std::min(2 * work->retry, kLongestRetry);
+    work->due = exhausted ? kNoDeadline : After(work->retry);
+    work->counted.reset();
     MutexLock lock(&mutex_);
-    if (current_ == work) Replace(&current_, nullptr);
+    if (work->link != nullptr) work->link->Close();
+    work->link = nullptr;
   }
 }
 
-// The source refuses, as it does not run the plan yet.
-Status Mirror::KeepAlive(Work& work) {
-  const PullPages request{.layer = work.order.layers.begin()->first, .max_bytes = 1, .kind = PullKind::kFull};
-  GYRE_RETURN_IF_ERROR(AskForPages(*work.link, work.order.epoch, request, kKeepAlive));
-  return work.link->Recv(After(kKeepAlive)).status();
+Status Mirror::Connect(const std::shared_ptr<Work>& work) {
+  if (work->link != nullptr) return absl::OkStatus();
+  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, work->dial());
+  MutexLock lock(&mutex_);
+  if (stopping_ || current_ != work) {
+    link->Close();
+    return absl::CancelledError("the plan serves no more");
+  }
+  work->link = std::move(link);
+  return absl::OkStatus();
 }
 
 StatusOr<bool> Mirror::Round(const std::shared_ptr<Work>& work) {

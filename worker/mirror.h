@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,8 +58,8 @@ class MirrorStore {
   // A round is over: it is whole up to this step.
   void Whole(Epoch epoch, uint64_t step);
 
-  // The answer to a request of kind kMirrored: all of it, in frames of kPageFrameBytes. kFailedPrecondition: it is of
-  // another plan, or lacks the layer.
+  // The answer to a request of kind kMirrored, one frame. If it is of another plan, or lacks the layer, it has no
+  // pages, as one that was never whole: Freeze says so to the coordinator. kFailedPrecondition: it is not frozen.
   Status Export(PageExport& e) const;
   MirrorState state() const;
 
@@ -94,11 +95,13 @@ class Mirror {
   void Close();
   void Join() { thread_.join(); }
 
-  // Any thread, all that follow. A plan is prepared by which there is something to mirror.
-  void Await(MirrorOrder order, std::unique_ptr<Link> link);
+  // Any thread, all that follow. A plan is prepared by which there is something to mirror. `dial`: makes the link to
+  // the source, on the mirror's thread; it is called when the plan serves, and again when a link has failed.
+  using Dial = std::function<StatusOr<std::unique_ptr<Link>>()>;
+  void Await(MirrorOrder order, Dial dial);
   // The plan serves: what was ordered for it begins, and what was mirrored before ends.
   void Serve(Epoch epoch);
-  // A prepared plan was given up, or another takes its place.
+  // The prepared plan was given up, or another takes its place.
   void Forget();
   uint64_t Freeze(uint64_t plan);
   // The coordinator is gone.
@@ -109,14 +112,17 @@ class Mirror {
  private:
   struct Work {
     MirrorOrder order;
-    std::shared_ptr<Link> link;
+    Dial dial;
+    std::shared_ptr<Link> link;       // null: it is to be dialed. Only the thread sets it, with the lock
     std::optional<uint64_t> counted;  // the source's count of steps when the last whole round began
+    Deadline due{};                   // when the thread goes on with it
+    Duration retry{};                 // after the last failure; 0: none since the last round
   };
 
   void Loop();
   // One round. Whether the source has computed a step since the round before.
   StatusOr<bool> Round(const std::shared_ptr<Work>& work);
-  static Status KeepAlive(Work& work);
+  Status Connect(const std::shared_ptr<Work>& work);
   bool Current(const std::shared_ptr<Work>& work);
   // Takes the place of what was there, whose link is closed.
   void Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) GYRE_REQUIRES(mutex_);

@@ -49,14 +49,16 @@ void StageLoader::Prepare(const PrepareRequest& request) {
   // The loader may wait for neighbors of the plan that this one replaces.
   const Epoch now = request.plan.epoch;
   if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
+  // Before anybody can ask for its pages.
+  const uint64_t mirrored = request.recalls != 0 ? mirror_->Freeze(request.recalls) : 0;
   // At once: the neighbours' links are checked by it as soon as they come.
   options_.port->SetKey(request.plan.epoch, request.plan.key);
-  jobs_.Push([this, request, reset] {
+  jobs_.Push([this, request, reset, mirrored] {
     {
       MutexLock lock(&mutex_);
       if (reset != resets_) return;
     }
-    OnPrepare(request);
+    OnPrepare(request, {.mirrored = mirrored});
   });
 }
 
@@ -74,6 +76,22 @@ void StageLoader::Abort(Epoch epoch) {
     DropPrepared();
     worker_.say(epoch, StageAborted{});
   });
+}
+
+void StageLoader::Release(Epoch epoch) {
+  bool mirrors = false;  // a mirror may dial its source at any time
+  {
+    MutexLock lock(&mutex_);
+    if (asked_ == epoch) {
+      mirrors = std::any_of(asked_stages_.begin(), asked_stages_.end(),
+                            [](const StagePlan& s) { return !s.mirrored_by.empty(); });
+    }
+  }
+  if (mirrors) {
+    options_.port->Serves(epoch);
+  } else {
+    options_.port->Cancel(epoch);
+  }
 }
 
 void StageLoader::Reset() {
@@ -180,7 +198,7 @@ void StageLoader::Loop() {
   DropPrepared();
 }
 
-void StageLoader::OnPrepare(const PrepareRequest& request) {
+void StageLoader::OnPrepare(const PrepareRequest& request, const StageReady& ready) {
   DropPrepared();
   const Epoch epoch = request.plan.epoch;
   auto prepared = std::make_shared<PreparedStage>();
@@ -188,8 +206,6 @@ void StageLoader::OnPrepare(const PrepareRequest& request) {
   prepared->stage_index = request.stage;
   prepared->wire = request.plan.wire;
   prepared->fresh = request.fresh;
-  StageReady ready;
-  if (request.recalls != 0) ready.mirrored = mirror_->Freeze(request.recalls);
   const Status status = request.stage >= 0 ? TryPrepare(request, prepared.get()) : absl::OkStatus();
   // After the answer, as the end of a fetch may wait for a source that does not answer.
   const std::unique_ptr<WeightLoading> loading = std::move(loading_);

@@ -35,6 +35,8 @@ class StageLoader {
   void Prepare(const PrepareRequest& request);
   void Move(Epoch epoch, const std::vector<BlockId>& blocks);
   void Abort(Epoch epoch);
+  // The plan serves: nobody waits for its ring links any more.
+  void Release(Epoch epoch);
   // Drops what is prepared and stops preparing. AwaitTakeover keeps the running stage's layers for the next Prepare
   // with their pages, Reset without them; a token from before a Reset is void.
   void AwaitTakeover();
@@ -67,7 +69,7 @@ class StageLoader {
 
   // The loader's thread, all of these (stage_loader.cc).
   void Loop();
-  void OnPrepare(const PrepareRequest& request);
+  void OnPrepare(const PrepareRequest& request, const StageReady& ready);
   Status TryPrepare(const PrepareRequest& request, PreparedStage* prepared);
   Status CheckRequest(const PrepareRequest& request) const;
   Status LoadStage(const PrepareRequest& request, PreparedStage* prepared);

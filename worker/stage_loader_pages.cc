@@ -84,7 +84,7 @@ void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   worker_.say(epoch, moved);
 }
 
-// The link to the member that this one is to mirror. Without it the plan serves as well, only unmirrored.
+// The plan serves without the link to the member that this one is to mirror, too.
 void StageLoader::PrepareMirror(const PrepareRequest& request) {
   const StagePlan* source = nullptr;
   for (const StagePlan& s : request.plan.stages) {
@@ -114,13 +114,9 @@ void StageLoader::PrepareMirror(const PrepareRequest& request) {
                     .from = options_.name,
                     .to = source->worker(),
                     .transport = request.plan.transport};
-  StatusOr<std::unique_ptr<Link>> link =
-      options_.port->Dial(source->members[0].address, hello, After(std::chrono::seconds(10)));
-  if (!link.ok()) {
-    return Log(LogLevel::kWarn, "{}: {} is not mirrored in plan {}: {}", options_.name, source->worker(),
-               request.plan.epoch.number, Message(link.status()));
-  }
-  mirror_->Await(std::move(order), *std::move(link));
+  mirror_->Await(std::move(order), [port = options_.port, address = source->members[0].address, hello] {
+    return port->Dial(address, hello, After(std::chrono::seconds(3)));
+  });
 }
 
 Status StageLoader::CheckPull(const std::string& peer, Epoch epoch, const PullPages& request) {

@@ -65,7 +65,7 @@ class Worker::Impl : public StageControl {
   void Move(Epoch epoch, const std::vector<BlockId>& blocks) override { loader_.Move(epoch, blocks); }
   void Commit(Epoch epoch) override { runner_.Commit(epoch, loader_.ResetToken()); }
   void Release(Epoch epoch) override {
-    options_.port->Cancel(epoch);
+    loader_.Release(epoch);
     runner_.Release(epoch);
     mirror_.Serve(epoch);
   }

@@ -24,6 +24,9 @@ struct SimMember {
   Status load_fault;                               // of every Prepare that gives it layers
   bool reachable = true;                           // at its ring address
   bool silent = false;                             // it answers nothing
+  Status recall_fault;                             // its answer to a Prepare that recalls
+  Status move_fault;                               // its answer to a Move
+  bool moves = true;                               // it answers a Move
   std::set<TellMember::What> deaf;                 // commands that it doesn't answer
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
@@ -298,6 +301,7 @@ class ClusterWorld {
     }
     if (m->silent) return;
     if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
+    if (recalls != 0 && !m->recall_fault.ok()) return Say(m, epoch, StageFault{m->recall_fault});
     Say(m, epoch, StageProgress{1, 2});
     After(m->delay, [this, m, epoch] {
       if (m->silent || m->prepared.count(epoch) == 0) return;
@@ -335,7 +339,8 @@ class ClusterWorld {
   void Play(MoveMember& a) {
     const auto m = Find(a.member);
     if (m->prepared.count(a.epoch) == 0) Wrong("a Move of what is not prepared");
-    Say(m, a.epoch, StageMoved{.pages = 5, .bytes = 50, .last_pages = 1});
+    if (!m->move_fault.ok()) return Say(m, a.epoch, StageFault{m->move_fault});
+    if (m->moves) Say(m, a.epoch, StageMoved{.pages = 5, .bytes = 50, .last_pages = 1});
   }
   void Play(TellMember& a) {
     const auto m = Find(a.member);
