@@ -44,6 +44,7 @@ void RequestBook::Begin(const Request& request, uint64_t reader) {
   kept->generated.clear();
   entry.request = std::move(kept);
   entry.reader = reader;
+  entry.number = ++last_number_;
   changed_.insert(request.take_up_id);
   entries_.emplace(request.take_up_id, std::move(entry));
 }
@@ -58,15 +59,22 @@ void RequestBook::OnToken(const std::string& id, uint64_t reader, const TokenEve
   changed_.insert(id);
 }
 
+void RequestBook::Finish(const std::string& id, uint64_t reader) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.reader != reader || it->second.until != kNoDeadline) return;
+  it->second.ended = true;
+  if (!it->second.end_written) changed_.insert(id);
+}
+
 void RequestBook::Leave(const std::string& id, uint64_t reader, Deadline now) {
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.reader != reader) return;
   it->second.reader = 0;
   it->second.until = now + limits_.resume_timeout;
-  unattended_.insert({it->second.until, id});
+  QueueOf(it->second).insert(PlaceOf(it->second));
   unattended_bytes_ += BytesOf(it->second);
-  while (unattended_.size() > limits_.unattended || unattended_bytes_ > limits_.unattended_bytes) {
-    Erase(std::string(unattended_.begin()->second));
+  while (ended_.size() + under_way_.size() > limits_.unattended || unattended_bytes_ > limits_.unattended_bytes) {
+    EraseFirst(ended_.empty() ? under_way_ : ended_);
   }
 }
 
@@ -84,10 +92,12 @@ void RequestBook::Erase(const std::string& id) {
   entries_.erase(it);
 }
 
+void RequestBook::EraseFirst(const Queue& queue) { Erase(std::string(std::get<std::string>(*queue.begin()))); }
+
 // The request is no longer among those without a reader.
 void RequestBook::Attend(Entry* entry, uint64_t reader) {
   if (entry->until != kNoDeadline) {
-    unattended_.erase({entry->until, entry->request->take_up_id});
+    QueueOf(*entry).erase(PlaceOf(*entry));
     unattended_bytes_ -= BytesOf(*entry);
   }
   entry->until = kNoDeadline;
@@ -106,18 +116,29 @@ StatusOr<Request> RequestBook::TakeUp(const std::string& id, uint64_t tenant, ui
   return request;
 }
 
-void RequestBook::Restore(Request request, Deadline now) {
+void RequestBook::Restore(Request request, bool ended, Deadline now) {
   const std::string id = request.take_up_id;
   Begin(request, 0);
   Entry& e = entries_.at(id);
   e.stored = true;
+  e.ended = e.end_written = ended;
   e.written = e.tokens.size();
   changed_.erase(id);
   Leave(id, 0, now);
 }
 
 void RequestBook::Tick(Deadline now) {
-  while (!unattended_.empty() && unattended_.begin()->first <= now) Erase(std::string(unattended_.begin()->second));
+  for (Queue* queue : {&ended_, &under_way_}) {
+    while (!queue->empty() && std::get<Deadline>(*queue->begin()) <= now) EraseFirst(*queue);
+  }
+}
+
+Deadline RequestBook::deadline() const {
+  Deadline first = kNoDeadline;
+  for (const Queue* queue : {&ended_, &under_way_}) {
+    if (!queue->empty()) first = std::min(first, std::get<Deadline>(*queue->begin()));
+  }
+  return first;
 }
 
 RequestBook::Changes RequestBook::TakeChanges() {
@@ -126,12 +147,18 @@ RequestBook::Changes RequestBook::TakeChanges() {
     Entry& e = entries_.at(id);
     if (!e.stored) changes.begun.push_back(e.request);
     e.stored = true;
-    if (e.written == e.tokens.size()) continue;
+    const bool ends = e.ended && !e.end_written;
+    if (e.written == e.tokens.size() && !ends) continue;
     changes.tokens.push_back(
-        {id, e.written, {e.tokens.begin() + static_cast<std::ptrdiff_t>(e.written), e.tokens.end()}});
+        {id, e.written, {e.tokens.begin() + static_cast<std::ptrdiff_t>(e.written), e.tokens.end()}, ends});
     e.written = e.tokens.size();
+    e.end_written = e.ended;
   }
   changed_.clear();
+  // A store gives them back in this order.
+  std::sort(changes.begun.begin(), changes.begun.end(), [this](const auto& a, const auto& b) {
+    return entries_.at(a->take_up_id).number < entries_.at(b->take_up_id).number;
+  });
   changes.gone.swap(gone_);
   return changes;
 }
@@ -141,6 +168,7 @@ void RequestBook::StartAfresh() {
   for (auto& [id, e] : entries_) {
     e.stored = false;
     e.written = 0;
+    e.end_written = false;
     changed_.insert(id);
   }
 }

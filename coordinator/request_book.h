@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -26,8 +27,8 @@ bool IsRequestId(std::string_view text);
 
 struct BookLimits {
   Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be taken up
-  size_t unattended = 1024;                            // requests without a reader; the oldest go first
-  size_t unattended_bytes = size_t{128} << 20;         // what these hold
+  size_t unattended = 1024;                     // requests without a reader; ended ones go first, then the oldest
+  size_t unattended_bytes = size_t{128} << 20;  // what these hold
 };
 
 // Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; calls for the stream of an earlier
@@ -40,6 +41,8 @@ class RequestBook {
   void Begin(const Request& request, uint64_t reader);
   // A token has an event, a new one or one from before a TakeUp, in their order.
   void OnToken(const std::string& id, uint64_t reader, const TokenEvent& token);
+  // The request has ended, and its reader may not have heard of that yet.
+  void Finish(const std::string& id, uint64_t reader);
   // Nobody reads the request any more, or it has ended: it can be taken up for some time.
   void Leave(const std::string& id, uint64_t reader, Deadline now);
   // The request has failed, or was never begun.
@@ -47,12 +50,12 @@ class RequestBook {
   // Gives the request to a new reader, with all that was drawn in `generated`. kNotFound: there is none of that id and
   // tenant.
   StatusOr<Request> TakeUp(const std::string& id, uint64_t tenant, uint64_t reader);
-  // From the store, without a reader.
-  void Restore(Request request, Deadline now);
+  // From the store, without a reader, in the order in which the requests began.
+  void Restore(Request request, bool ended, Deadline now);
   // Forgets those whose time is over.
   void Tick(Deadline now);
   // When Tick is due.
-  Deadline deadline() const { return unattended_.empty() ? kNoDeadline : unattended_.begin()->first; }
+  Deadline deadline() const;
   size_t size() const { return entries_.size(); }
 
   struct Changes {
@@ -61,6 +64,7 @@ class RequestBook {
       std::string id;
       uint64_t first = 0;
       std::vector<TokenEvent> tokens;
+      bool ended = false;  // behind these there is no other
     };
     std::vector<Tokens> tokens;
     std::vector<std::string> gone;
@@ -79,18 +83,28 @@ class RequestBook {
     size_t counted = 0;  // events of the present reader
     size_t written = 0;  // tokens in the store, or on their way there
     bool stored = false;
+    bool ended = false, end_written = false;
+    uint64_t number = 0;  // in the order in which they began
     uint64_t reader = 0;  // 0: nobody
     Deadline until = kNoDeadline;
   };
+  // Requests without a reader in the order in which they go: by the end of their time, then by their age.
+  using Queue = std::set<std::tuple<Deadline, uint64_t, std::string>>;
   static size_t BytesOf(const Entry& entry);
+  Queue& QueueOf(const Entry& entry) { return entry.ended ? ended_ : under_way_; }
+  static Queue::value_type PlaceOf(const Entry& entry) {
+    return {entry.until, entry.number, entry.request->take_up_id};
+  }
   void Attend(Entry* entry, uint64_t reader);
   void Erase(const std::string& id);
+  void EraseFirst(const Queue& queue);
 
   const BookLimits limits_;
   std::unordered_map<std::string, Entry> entries_;
   std::set<std::string> changed_;  // ids
   std::vector<std::string> gone_;  // of those that are stored
-  std::set<std::pair<Deadline, std::string>> unattended_;
+  uint64_t last_number_ = 0;
+  Queue ended_, under_way_;  // without a reader
   size_t unattended_bytes_ = 0;
 };
 

@@ -71,6 +71,7 @@ void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
       batch->tokens.push_back({t.id, t.first + at, EncodeTokens({t.tokens.data() + at, end - at})});
       at = end;
     }
+    if (t.ended) batch->tokens.push_back({t.id, t.first + t.tokens.size(), {}});
   }
 }
 
@@ -152,7 +153,8 @@ Status StateKeeper::Restore(const StoredState& found) {
   MutexLock lock(&mutex_);
   for (const StoredState::OpenRequest& stored : found.requests) {
     GYRE_ASSIGN_OR_RETURN(Request request, DecodeStored(stored));
-    book_.Restore(std::move(request), now);
+    const bool ended = !stored.tokens.empty() && stored.tokens.back().empty();
+    book_.Restore(std::move(request), ended, now);
   }
   return absl::OkStatus();
 }
@@ -195,6 +197,8 @@ void StateKeeper::OnEvent(const std::string& id, uint64_t reader, const Event& e
   const bool idle = !book_.changed();
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
     book_.OnToken(id, reader, *token);
+  } else if (std::holds_alternative<Finished>(event)) {
+    book_.Finish(id, reader);
   } else if (const auto* failed = std::get_if<Failed>(&event)) {
     // Without a ring, or with an engine that ends, it may go on later.
     if (absl::IsUnavailable(failed->status)) {

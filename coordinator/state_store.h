@@ -26,7 +26,7 @@ struct StateBatch {
   struct Tokens {
     std::string id;
     uint64_t first = 0;  // the place of the first of them
-    std::string tokens;  // EncodeTokens
+    std::string tokens;  // EncodeTokens; "" = the request has ended here
   };
   std::vector<Tokens> tokens;  // of requests that have begun, in this batch or before; in order, without gaps
   bool empty() const { return !cluster && !serving && !afresh && begun.empty() && tokens.empty() && gone.empty(); }

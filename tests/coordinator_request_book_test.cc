@@ -118,6 +118,43 @@ TEST(RequestBookTest, TheOldestWithoutAReaderMakeRoom) {
   EXPECT_EQ(small.size(), 0u);
 }
 
+// A client may still read a request that has not ended; of the ended ones the last are most likely to be asked for.
+TEST(RequestBookTest, OfRestoredOnesThoseThatHaveEndedMakeRoomFirst) {
+  RequestBook book({.unattended = 4});
+  // The ids' order is that of no age.
+  const std::vector<std::pair<std::string, bool>> stored = {{"e", true},  {"b", false}, {"d", true},
+                                                            {"a", false}, {"f", true},  {"c", false}};
+  for (const auto& [id, ended] : stored) book.Restore(Ask(id), ended, At(0));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("e", "d"));
+  // Who leaves now has more time than they, and they have not ended.
+  book.Begin(Ask("g"), 1);
+  book.Finish("g", 1);
+  book.Leave("g", 1, At(1));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("f"));
+  for (const char* id : {"a", "b", "c", "g"}) EXPECT_TRUE(book.TakeUp(id, 0, 9).ok()) << id;
+}
+
+TEST(RequestBookTest, AnEndIsWrittenOnceAndTheOldestFirst) {
+  RequestBook book({});
+  book.Begin(Ask("b"), 1);
+  book.OnToken("b", 1, Token(1));
+  book.Begin(Ask("a"), 2);
+  book.Finish("b", 1);
+  for (int i = 0; i < 2; ++i) {
+    const RequestBook::Changes changes = book.TakeChanges();
+    ASSERT_EQ(changes.begun.size(), 2u);
+    EXPECT_EQ(changes.begun[0]->take_up_id, "b");
+    ASSERT_EQ(changes.tokens.size(), 1u);
+    EXPECT_TRUE(changes.tokens[0].ended);
+    // It is taken up, and its end comes again.
+    ASSERT_TRUE(book.TakeUp("b", 0, 3).ok());
+    book.OnToken("b", 3, Token(1));
+    book.Finish("b", 3);
+    EXPECT_TRUE(book.TakeChanges().empty());
+    book.StartAfresh();
+  }
+}
+
 TEST(RequestBookTest, WhatWasBeginsAndEndsBetweenTwoWritesIsNeverWritten) {
   RequestBook book({});
   book.Begin(Ask("a"), 1);
@@ -130,7 +167,7 @@ TEST(RequestBookTest, ARestoredRequestIsNotWrittenAgain) {
   RequestBook book({.resume_timeout = seconds(60)});
   Request r = Ask("a");
   r.generated = {Token(4), Token(5)};
-  book.Restore(r, At(100));
+  book.Restore(r, false, At(100));
   EXPECT_TRUE(book.TakeChanges().empty());
   EXPECT_EQ(book.deadline(), At(160));
   EXPECT_THAT(IdsOf(book.TakeUp("a", 0, 1)->generated), ElementsAre(4, 5));

@@ -1,5 +1,6 @@
 // The coordinator's state in its folder: what is there after a crash at any time, and what is refused.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -38,11 +39,11 @@ class StateTest : public ::testing::Test {
   StatusOr<std::unique_ptr<StateStore>> Open(const std::string& name, StoredState* found) {
     return OpenSqliteStore(At(name), 100, found);
   }
-  std::unique_ptr<StateKeeper> Keep(const std::string& name) {
+  std::unique_ptr<StateKeeper> Keep(const std::string& name, const KeeperOptions& options = {}) {
     StoredState found;
     auto store = Open(name, &found);
     EXPECT_TRUE(store.ok()) << store.status();
-    auto keeper = StateKeeper::Start(*std::move(store), found, {});
+    auto keeper = StateKeeper::Start(*std::move(store), found, options);
     EXPECT_TRUE(keeper.ok()) << keeper.status();
     return *std::move(keeper);
   }
@@ -250,6 +251,34 @@ TEST_F(StateTest, APlanARequestAndItsIdsComeBack) {
   keeper->Serve(other);
   EXPECT_EQ(keeper->open_requests(), 0u);
   EXPECT_FALSE(keeper->cluster());
+}
+
+// More requests are stored than are kept without a reader.
+TEST_F(StateTest, AfterARestartRequestsUnderWayAreKeptBeforeEndedOnes) {
+  constexpr int kOpen = 20, kEnded = 30;
+  const auto open_id = [](int i) { return fmt::format("open{}-{}", i, (i * 7) % kOpen); };
+  const auto ended_id = [](int i) { return fmt::format("ended{}-{}", i, (i * 7) % kEnded); };
+  {
+    auto keeper = Keep("s");
+    for (int i = 0; i < kEnded; ++i) {
+      const uint64_t reader = keeper->NewReader();
+      if (i < kOpen) keeper->Begin(Ask(open_id(i)), keeper->NewReader(), [] {});
+      keeper->Begin(Ask(ended_id(i)), reader, [] {});
+      keeper->OnEvent(ended_id(i), reader, TokenEvent{.token = i});
+      keeper->OnEvent(ended_id(i), reader, Finished{});
+      keeper->Leave(ended_id(i), reader);
+    }
+    ASSERT_TRUE(keeper->Flush().ok());
+    Crash("s", "c");
+  }
+  const auto keeper = Keep("c", {.requests = {.unattended = kOpen + 3}});
+  EXPECT_EQ(keeper->open_requests(), kOpen + 3u);
+  for (int i = 0; i < kOpen; ++i) EXPECT_TRUE(keeper->TakeUp(open_id(i), 0, keeper->NewReader()).ok()) << i;
+  for (int i = 0; i < kEnded; ++i) {
+    const auto request = keeper->TakeUp(ended_id(i), 0, keeper->NewReader());
+    EXPECT_EQ(request.ok(), i >= kEnded - 3) << i;
+    if (request.ok()) EXPECT_THAT(IdsOf(*request), ElementsAre(i));
+  }
 }
 
 // A store that fails and works again.
