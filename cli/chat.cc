@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/answer_printer.h"
 #include "cli/chat_backend.h"
 #include "cli/commands.h"
 #include "cli/conversation_file.h"
@@ -31,30 +32,6 @@ constexpr char kHelp[] =
     "/exit           leave (Ctrl-D does the same)\n"
     "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; so do all lines between two\n"
     "lines that are \"\"\". A paste of several lines is one message.\n";
-
-// Prints text on stdout as it comes. A model's reasoning is dim on a terminal, and left out elsewhere.
-class AnswerPrinter {
- public:
-  ~AnswerPrinter() { End(); }
-  void Print(const std::string& text, bool thinks) {
-    if (thinks && !terminal_) return;
-    if (thinks != dim_ && !text.empty()) {
-      fmt::print("{}", thinks ? "\033[2m" : "\033[0m\n\n");
-      dim_ = thinks;
-    }
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  }
-  // Leaves the terminal as it was.
-  void End() {
-    if (dim_) fmt::print("\033[0m");
-    dim_ = false;
-  }
-
- private:
-  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
-  bool dim_ = false;
-};
 
 class Chat {
  public:

@@ -8,6 +8,7 @@
 #include "cli/chat_backend.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/answer_splitter.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -87,16 +88,19 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
   request.ignore_end = options.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
   ChatAnswer answer;
+  AnswerSplitter splitter(std::move(prompt.answer));
+  const auto show = [&](const std::vector<AnswerSplitter::Piece>& pieces) {
+    for (const AnswerSplitter::Piece& piece : pieces) {
+      if (!piece.reasoning) answer.text += piece.text;
+      on_text(piece.text, piece.reasoning);
+    }
+  };
   const Status status = target_->Run(
       std::move(request),
       [&](const Event& event) {
-        if (auto* token = std::get_if<TokenEvent>(&event)) {
-          answer.text += token->text;
-          on_text(token->text, false);
-        }
-        if (auto* finished = std::get_if<Finished>(&event)) {
-          answer.text += finished->text;
-          on_text(finished->text, false);
+        if (const auto* token = std::get_if<TokenEvent>(&event)) show(splitter.Push(token->token, token->text));
+        if (const auto* finished = std::get_if<Finished>(&event)) {
+          show(splitter.Finish(finished->text));
           answer.usage = finished->usage;
           if (finished->reason == FinishReason::kLength) {
             answer.note = n >= 0 && static_cast<uint64_t>(n) <= room
@@ -108,7 +112,10 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
         if (const auto* waiting = std::get_if<Waiting>(&event)) {
           fmt::print(stderr, "\n[{}]\n", PrintableSentence(Message(waiting->why)));
         }
-        answer.stopped |= std::holds_alternative<Cancelled>(event);
+        if (std::holds_alternative<Cancelled>(event)) {
+          show(splitter.Finish(""));
+          answer.stopped = true;
+        }
       },
       &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(status);

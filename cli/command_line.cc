@@ -242,7 +242,9 @@ Action AddTemplate(CLI::App* app) {
 
 Action AddQuantize(CLI::App* app) {
   auto o = std::make_shared<QuantizeCommandOptions>();
-  app->add_option("IN", o->in, "the GGUF file to read")->required()->type_name("FILE");
+  app->add_option("IN", o->in, "a GGUF file, or a folder of safetensors, which is converted first")
+      ->required()
+      ->type_name("FILE");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
   app->add_option("TYPE", o->type, "type of the new weights")
       ->required()

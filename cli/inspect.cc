@@ -178,7 +178,8 @@ void PrintText(const Model& model, bool tensors) {
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
     const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
     if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;
-    fmt::print("{:<14}{:.2f} MiB each\n", NameOf({begin, i + 1}), static_cast<double>(*bytes) / (1 << 20));
+    fmt::print("{:<14}{:.2f} MiB{}\n", NameOf({begin, i + 1}), static_cast<double>(*bytes) / (1 << 20),
+               begin < i ? " each" : "");
     begin = i + 1;
   }
   const auto metadata = model.DescribeMetadata();
@@ -199,8 +200,9 @@ Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
     return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
   uint64_t rows = 1, infinite = 0, zeros = 0;
   for (size_t d = 1; d < t->dims.size(); ++d) rows *= t->dims[d];
-  const WeightView w{
-      .type = t->type, .n = rows, .k = t->dims[0], .data = t->data, .scales = t->scales, .group = t->group};
+  MadeTensor::Bytes held;
+  const std::byte* data = t->WithData(&held).data;
+  const WeightView w{.type = t->type, .n = rows, .k = t->dims[0], .data = data, .scales = t->scales, .group = t->group};
   std::vector<float> row(w.k);
   double sum = 0, squares = 0, lowest = INFINITY, highest = -INFINITY;
   std::vector<float> first;

@@ -1,5 +1,11 @@
 // gyre quantize: a model file in another type of weights.
 #include "model/quantize.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
 #include "base/cpus.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
@@ -20,14 +26,40 @@ std::string DescribeFallbacks(const std::map<DType, int>& fallbacks) {
   return text;
 }
 
+// A file that goes when it is not needed any more.
+class Temporary {
+ public:
+  explicit Temporary(std::string path) : path_(std::move(path)) {}
+  ~Temporary() {
+    if (!path_.empty()) std::remove(path_.c_str());
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
 }  // namespace
 
 Status QuantizeCommand(const QuantizeCommandOptions& options) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool folder = fs::is_directory(options.in, error);
+  // What QuantizeFile would refuse after a long conversion is refused before it.
+  if (folder && fs::exists(options.out, error) && !options.force) {
+    return InvalidArgument("{}: the file exists already; --force overwrites it", options.out);
+  }
+  const Temporary converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
+  if (folder) {
+    GYRE_RETURN_IF_ERROR(ConvertCommand({.folder = options.in, .out = converted.path(), .quiet = options.quiet}));
+  }
   Progress progress("quantizing", options.quiet);
   const InterruptGuard guard(kExitInterrupted);
   InterruptGuard::Begin();
   const StatusOr<QuantizeReport> report =
-      QuantizeFile(options.in, options.out,
+      QuantizeFile(folder ? converted.path() : options.in, options.out,
                    {.type = options.type,
                     .threads = options.threads > 0 ? options.threads : DefaultThreads(),
                     .requantize = options.requantize,

@@ -10,11 +10,13 @@
 #include <limits>
 #include <memory>
 
+#include "cli/answer_printer.h"
 #include "cli/api_request.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/answer_splitter.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -23,15 +25,15 @@ namespace {
 // Writes text to stdout and remembers whether it arrived.
 class Output {
  public:
-  void Write(const std::string& text) {
-    if (!status_.ok()) return;
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  void Write(const std::string& text, bool thinks = false) {
+    if (!status_.ok() || printer_.Print(text, thinks)) return;
     status_ = Unavailable("stdout: {}", std::strerror(errno));
     InterruptGuard::Interrupt();  // nobody reads: nothing more is computed
   }
   const Status& status() const { return status_; }
 
  private:
+  AnswerPrinter printer_;
   Status status_;
 };
 
@@ -48,10 +50,12 @@ StatusOr<std::string> PromptText(const RunOptions& o) {
   return text;
 }
 
-// The prompt as ids. stop_ids: the ids that end an answer, beside the tokenizer's own.
-StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const std::string& text, Target& target,
-                                         std::vector<TokenId>* stop_ids) {
-  if (!o.ids_file.empty()) return ReadIds(o.ids_file);
+StatusOr<ChatPrompt> MakePrompt(const RunOptions& o, const std::string& text, Target& target) {
+  ChatPrompt prompt;
+  if (!o.ids_file.empty()) {
+    GYRE_ASSIGN_OR_RETURN(prompt.ids, ReadIds(o.ids_file));
+    return prompt;
+  }
   if (!target.facts().tokenizer_note.empty()) {
     return FailedPrecondition("{}: {}; use --ids FILE", target.facts().model, target.facts().tokenizer_note);
   }
@@ -59,43 +63,49 @@ StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const std::string&
     boost::json::array messages;
     if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
     messages.push_back({{"role", "user"}, {"content", text}});
-    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target.Prompt(messages, ""));
-    *stop_ids = std::move(prompt.stop_ids);
-    return std::move(prompt.ids);
+    return target.Prompt(messages, "");
   }
-  GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
-                        target.Encode(text, {.add_special = true, .parse_special = o.parse_special}));
-  if (ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
-  return ids;
+  GYRE_ASSIGN_OR_RETURN(prompt.ids, target.Encode(text, {.add_special = true, .parse_special = o.parse_special}));
+  if (prompt.ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
+  return prompt;
 }
 
 // Prints the output of a run: text, or ids with single spaces between.
 class Printer {
  public:
-  Printer(Output* output, bool ids, bool quiet) : output_(output), ids_(ids), quiet_(quiet) {}
+  Printer(Output* output, AnswerFormat format, bool ids, bool quiet)
+      : output_(output), splitter_(std::move(format)), ids_(ids), quiet_(quiet) {}
 
   void operator()(const Event& event) {
     if (auto* token = std::get_if<TokenEvent>(&event)) {
       if (ids_) {
         output_->Write(fmt::format("{}{}", first_ ? "" : " ", token->token));
-      } else if (!token->text.empty()) {
-        output_->Write(token->text);
+      } else {
+        Write(splitter_.Push(token->token, token->text));
       }
       first_ = false;
     }
     if (auto* finished = std::get_if<Finished>(&event)) {
-      if (!ids_) output_->Write(finished->text);
+      if (!ids_) Write(splitter_.Finish(finished->text));
       output_->Write("\n");
       if (!quiet_) fmt::print(stderr, "{}\n", DescribeUsage(finished->usage));
     }
-    if (std::holds_alternative<Cancelled>(event)) output_->Write("\n");
+    if (std::holds_alternative<Cancelled>(event)) {
+      if (!ids_) Write(splitter_.Finish(""));
+      output_->Write("\n");
+    }
     if (const auto* waiting = std::get_if<Waiting>(&event); waiting && !quiet_) {
       fmt::print(stderr, "\n[{}]\n", PrintableSentence(Message(waiting->why)));
     }
   }
 
  private:
+  void Write(const std::vector<AnswerSplitter::Piece>& pieces) {
+    for (const AnswerSplitter::Piece& piece : pieces) output_->Write(piece.text, piece.reasoning);
+  }
+
   Output* const output_;
+  AnswerSplitter splitter_;
   const bool ids_;
   const bool quiet_;
   bool first_ = true;
@@ -134,7 +144,8 @@ Status RunOverHttp(const RunOptions& o, const std::string& text) {
   const auto end = api->Generate(
       std::move(body), o.chat,
       [&](const ApiChunk& chunk) {
-        if (!as_ids && !chunk.text.empty()) output.Write(chunk.text);
+        if (!as_ids) output.Write(chunk.reasoning, true);
+        if (!as_ids) output.Write(chunk.text);
         for (const TokenId id : as_ids ? chunk.ids : std::vector<TokenId>()) {
           output.Write(fmt::format("{}{}", first ? "" : " ", id));
           first = false;
@@ -167,7 +178,9 @@ Status RunCommand(const RunOptions& options) {
   if (!options.ring.url.empty()) return RunOverHttp(options, text);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Request request;
-  GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, text, *target, &request.stop_ids));
+  GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, MakePrompt(options, text, *target));
+  request.prompt = std::move(prompt.ids);
+  request.stop_ids = std::move(prompt.stop_ids);
   Output output;
   InterruptGuard::Begin();
   if (options.echo && !as_ids) output.Write(text);
@@ -180,8 +193,9 @@ Status RunCommand(const RunOptions& options) {
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
-  const Status status =
-      target->Run(std::move(request), Printer(&output, as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
+  Printer printer(&output, std::move(prompt.answer), as_ids, options.ring.quiet);
+  const Status status = target->Run(
+      std::move(request), [&](const Event& event) { printer(event); }, &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(output.status());
   GYRE_RETURN_IF_ERROR(status);
   return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();

@@ -33,6 +33,20 @@ std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::T
   return out;
 }
 
+AnswerFormat ReadFormat(const v1::AnswerFormat& format) {
+  AnswerFormat out{.channels = format.channels(),
+                   .open = format.open(),
+                   .close = format.close(),
+                   .call_open = format.call_open(),
+                   .call_close = format.call_close(),
+                   .begins = {},
+                   .controls = {}};
+  if (format.begins() == v1::AnswerFormat::IN_REASONING) out.begins = AnswerFormat::Begins::kInReasoning;
+  if (format.begins() == v1::AnswerFormat::IN_CONTENT) out.begins = AnswerFormat::Begins::kInContent;
+  for (const auto& control : format.controls()) out.controls.push_back({control.id(), control.text()});
+  return out;
+}
+
 // The outcome of a call to one coordinator.
 struct CallEnd {
   Status status;
@@ -125,7 +139,8 @@ class RemoteTarget : public Target {
     GYRE_RETURN_IF_ERROR(AskUntilThere(request, &v1::Inference::Stub::Prompt, &reply));
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
-                      .format = reply.format()};
+                      .format = reply.format(),
+                      .answer = ReadFormat(reply.answer())};
   }
 
   Status Run(Request request, const std::function<void(const Event&)>& on_event,

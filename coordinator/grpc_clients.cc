@@ -33,6 +33,19 @@ void WriteTop(const std::vector<TokenLogprob>& top, Message* out) {
   }
 }
 
+void Write(const AnswerFormat& format, v1::AnswerFormat* out) {
+  out->set_channels(format.channels);
+  out->set_open(format.open);
+  out->set_close(format.close);
+  out->set_call_open(format.call_open);
+  out->set_call_close(format.call_close);
+  out->set_begins(static_cast<v1::AnswerFormat::Begins>(format.begins));
+  for (const AnswerFormat::Control& control : format.controls) {
+    v1::AnswerFormat::Control* marker = out->add_controls();
+    marker->set_id(control.id);
+    marker->set_text(control.text);
+  }
+}
 void Write(const TokenEvent& e, v1::GenerateEvent* out) {
   out->mutable_token()->set_id(e.token);
   out->mutable_token()->set_text(e.text);
@@ -293,6 +306,7 @@ class InferenceService : public v1::Inference::CallbackService {
       reply->mutable_ids()->Add(prompt.ids.begin(), prompt.ids.end());
       reply->mutable_stop_ids()->Add(prompt.stop_ids.begin(), prompt.stop_ids.end());
       reply->set_format(prompt.format);
+      Write(prompt.answer, reply->mutable_answer());
       return absl::OkStatus();
     });
   }

@@ -215,9 +215,9 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     a.heads = static_cast<int>(heads[i]);
     a.kv_heads = static_cast<int>(kv_heads[i]);
     GYRE_RETURN_IF_ERROR(CheckHeads(i, a));
-    a.qkv_bias =
-        arch.qkv_bias == Bias::kRequired ||
-        (arch.qkv_bias == Bias::kOptional && HasAny(from.gguf, i, {"attn_q.bias", "attn_k.bias", "attn_v.bias"}));
+    a.qkv_bias = arch.qkv_bias == Bias::kRequired ||
+                 (arch.qkv_bias == Bias::kOptional &&
+                  HasAny(from.gguf, i, {"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"}));
     if (arch.optional_qk_norm && !HasAny(from.gguf, i, {"attn_q_norm.weight", "attn_k_norm.weight"}))
       a.qk_norm = QkNorm::kNone;
     a.value_is_key = arch.values_from_keys && local[i] == 0 && !HasAny(from.gguf, i, {"attn_v.weight"});

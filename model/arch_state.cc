@@ -20,10 +20,18 @@ StatusOr<LatentAttentionSpec> ReadLatent(const SpecSource& from, int heads, int 
   GYRE_ASSIGN_OR_RETURN(a.q_rank, keys.Count("attention.q_lora_rank", kMaxDim));
   GYRE_ASSIGN_OR_RETURN(a.kv_rank, keys.Int("attention.kv_lora_rank", kMaxHeadDim));
   GYRE_ASSIGN_OR_RETURN(const int kept, keys.Int("attention.key_length", kMaxHeadDim));
-  GYRE_ASSIGN_OR_RETURN(const int key, keys.Int("attention.key_length_mla", kMaxHeadDim));
-  GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length_mla", kMaxHeadDim));
+  // Files with the older tensors have the lengths of heads as they are multiplied under the other keys.
+  const TensorView* heads_in_one = from.gguf.tensors().Find("blk.0.attn_k_b.weight");
+  const bool old = heads_in_one != nullptr && heads_in_one->made != nullptr && !keys.Has("attention.key_length_mla");
+  int key = kept;
+  if (old) {
+    GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length", kMaxHeadDim));
+  } else {
+    GYRE_ASSIGN_OR_RETURN(key, keys.Int("attention.key_length_mla", kMaxHeadDim));
+    GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length_mla", kMaxHeadDim));
+  }
   GYRE_ASSIGN_OR_RETURN(a.rope, ReadRope(from, key, context));
-  if (a.rope.dims >= key || kept != a.kv_rank + a.rope.dims) {
+  if (a.rope.dims >= key || (!old && kept != a.kv_rank + a.rope.dims)) {
     return DataLoss("{} is {} and {} is {}: expected {} + {}, and more than {}", keys.Name("attention.key_length"),
                     kept, keys.Name("attention.key_length_mla"), key, a.kv_rank, a.rope.dims, a.rope.dims);
   }
@@ -162,6 +170,12 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
     if (arch.one_part_layers) attention.rope.dims = 0;
   }
+  // Of a family with feed-forward blocks of their own only the tensors say which ones have experts.
+  const auto is_dense = [&](size_t layer) {
+    const TensorTable& tensors = from.gguf.tensors();
+    return arch.one_part_layers && (tensors.Has(fmt::format("blk.{}.ffn_up.weight", layer)) ||
+                                    tensors.Has(fmt::format("blk.{}.ffn_down.weight", layer)));
+  };
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer;
     layer.norm_eps = spec->final_norm_eps;
@@ -184,7 +198,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     }
     if (!feeds) {
       layer.feed_forward = NoFeedForward{};
-    } else if (experts.count > 0 && i >= static_cast<size_t>(dense)) {
+    } else if (experts.count > 0 && i >= static_cast<size_t>(dense) && !is_dense(i)) {
       ExpertSpec e = experts;
       e.choice_bias = from.gguf.tensors().Has(fmt::format("blk.{}.exp_probs_b.bias", i));
       layer.feed_forward = e;

@@ -195,6 +195,7 @@ StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& forma
   ChatPrompt prompt{.format = chat.name()};
   GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(conversation, tokenizer));
   if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
+  prompt.answer = FindAnswerFormat(model.chat_template(), tokenizer, prompt.ids);
   return prompt;
 }
 

@@ -11,6 +11,7 @@
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
 #include "boost/json/value.hpp"
+#include "model/answer_format.h"
 #include "model/jinja/template.h"
 #include "model/tokenizer.h"
 
@@ -29,6 +30,7 @@ struct Conversation {
 struct ChatPrompt {
   std::vector<TokenId> ids, stop_ids;  // stop_ids: end tokens that the tokenizer itself does not know as such
   std::string format;                  // "model", or the built-in template that was taken
+  AnswerFormat answer;                 // what follows
 };
 
 // Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode.

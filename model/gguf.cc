@@ -318,6 +318,12 @@ Status Gguf::AddTensors(const Gguf& part) {
   return absl::OkStatus();
 }
 
+Status Gguf::Replace(const std::string& name, const std::vector<std::pair<std::string, TensorView>>& by) {
+  tensors_.Remove(name);
+  for (const auto& [other, view] : by) GYRE_RETURN_IF_ERROR(tensors_.Add(other, view));
+  return absl::OkStatus();
+}
+
 StatusOr<std::optional<int64_t>> Gguf::Int(std::string_view key, int64_t min, int64_t max) const {
   const auto it = metadata_.find(key);
   if (it == metadata_.end()) return std::optional<int64_t>();

@@ -54,6 +54,8 @@ class Gguf {
   static Gguf FromParts(std::map<std::string, GgufValue, std::less<>> metadata, TensorTable tensors);
   // Adds the tensors of a further part of a split file. kDataLoss: a name exists already.
   Status AddTensors(const Gguf& part);
+  // Puts other tensors in the place of one. kDataLoss: a name exists already.
+  Status Replace(const std::string& name, const std::vector<std::pair<std::string, TensorView>>& by);
   // The place where the tensors' data begins: everything before it is the header.
   size_t data_offset() const { return data_offset_; }
 

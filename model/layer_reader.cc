@@ -57,10 +57,26 @@ class LayerReader {
     for (const TensorRow& row : rows) GYRE_RETURN_IF_ERROR(One(row));
     return absl::OkStatus();
   }
+  // As those of TensorTable, with their data unless the tensors are only checked.
+  StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) {
+    return Filled(name, tensors_.Matrix(name, n, k));
+  }
+  StatusOr<WeightView> Matrices(const std::string& name, uint64_t count, uint64_t n, uint64_t k) {
+    return Filled(name, tensors_.Matrices(name, count, n, k));
+  }
+  StatusOr<WeightView> Filled(const std::string& name, StatusOr<WeightView> view) {
+    if (!view.ok() || used_ != nullptr || view->data != nullptr) return view;
+    MadeTensor::Bytes held;
+    view->data = tensors_.Find(name)->WithData(&held).data;
+    if (held != nullptr) w_.made.push_back(std::move(held));
+    return view;
+  }
+
   // If neither all parts nor the whole tensor exist, a group counts as fused if no part exists.
   bool IsFused(std::span<const TensorRow> rows) const {
     uint64_t n = 0;
     bool some = false;
+    if (rows[0].form == TensorForm::kVector) return !HasOwn(rows[0]) && Has(rows[0].fused);
     for (const TensorRow& row : rows) {
       n += row.dims[1];
       some = some || HasOwn(row);
@@ -85,6 +101,7 @@ class LayerReader {
 
   // Reads several matrices from one tensor, with the rows in succession; of experts, one expert after the other.
   Status Fused(std::span<const TensorRow> rows) {
+    if (rows[0].form == TensorForm::kVector) return FusedVectors(rows);
     uint64_t n = 0;
     for (const TensorRow& row : rows) n += row.dims[1];
     const uint64_t k = rows[0].dims[0];
@@ -92,9 +109,9 @@ class LayerReader {
     const bool experts = rows[0].form == TensorForm::kExperts;
     const uint64_t count = experts ? w_.experts.size() : 1;
     if (experts) {
-      GYRE_ASSIGN_OR_RETURN(all, tensors_.Matrices(Named(rows[0].fused), count, n, k));
+      GYRE_ASSIGN_OR_RETURN(all, Matrices(Named(rows[0].fused), count, n, k));
     } else {
-      GYRE_ASSIGN_OR_RETURN(all, tensors_.Matrix(Named(rows[0].fused), n, k));
+      GYRE_ASSIGN_OR_RETURN(all, Matrix(Named(rows[0].fused), n, k));
     }
     uint64_t at = 0;
     for (uint64_t e = 0; e < count; ++e) {
@@ -102,6 +119,19 @@ class LayerReader {
         (experts ? Expert(row.slot, e) : w_.matrices[Index(row.slot)]) = RowsOf(all, at, row.dims[1]);
         at += row.dims[1];
       }
+    }
+    return absl::OkStatus();
+  }
+
+  Status FusedVectors(std::span<const TensorRow> rows) {
+    uint64_t n = 0;
+    for (const TensorRow& row : rows) n += row.dims[0];
+    GYRE_ASSIGN_OR_RETURN(const std::vector<float> all, tensors_.Vector(Named(rows[0].fused), {n}));
+    auto at = all.begin();
+    for (const TensorRow& row : rows) {
+      const auto end = at + static_cast<ptrdiff_t>(row.dims[0]);
+      w_.vectors[Index(row.slot)].assign(at, end);
+      at = end;
     }
     return absl::OkStatus();
   }
@@ -115,13 +145,13 @@ class LayerReader {
       case TensorForm::kMatrix:
       case TensorForm::kRouter: {
         const auto parts = static_cast<uint64_t>(std::max(1, row.parts)), n = row.dims[1];
-        GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors_.Matrix(NameOf(row), n * parts, row.dims[0]));
+        GYRE_ASSIGN_OR_RETURN(const WeightView all, Matrix(NameOf(row), n * parts, row.dims[0]));
         w_.matrices[Index(row.slot)] = parts == 1 ? all : RowsOf(all, static_cast<uint64_t>(row.part) * n, n);
         return absl::OkStatus();
       }
       case TensorForm::kHeads: {
         GYRE_ASSIGN_OR_RETURN(w_.matrices[Index(row.slot)],
-                              tensors_.Matrices(Named(row.name), row.heads, row.dims[1], row.dims[0]));
+                              Matrices(Named(row.name), row.heads, row.dims[1], row.dims[0]));
         return absl::OkStatus();
       }
       case TensorForm::kExperts: break;
@@ -129,11 +159,11 @@ class LayerReader {
     const uint64_t experts = w_.experts.size(), n = row.dims[1], k = row.dims[0];
     if (Has(OfExpert(row.name, 0))) {
       for (uint64_t e = 0; e < experts; ++e) {
-        GYRE_ASSIGN_OR_RETURN(Expert(row.slot, e), tensors_.Matrix(Named(OfExpert(row.name, e)), n, k));
+        GYRE_ASSIGN_OR_RETURN(Expert(row.slot, e), Matrix(Named(OfExpert(row.name, e)), n, k));
       }
       return absl::OkStatus();
     }
-    GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors_.Matrices(Named(row.name), experts, n, k));
+    GYRE_ASSIGN_OR_RETURN(const WeightView all, Matrices(Named(row.name), experts, n, k));
     for (uint64_t e = 0; e < experts; ++e) Expert(row.slot, e) = RowsOf(all, e * n, n);
     return absl::OkStatus();
   }

@@ -1,5 +1,6 @@
 #include "model/layer_tensors.h"
 
+#include <tuple>
 #include <utility>
 
 namespace gyre {
@@ -41,9 +42,12 @@ class Table {
     if (own && !a.value_is_key) Matrix("attn_v.weight", Slot::kV, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
     Matrix("attn_output.weight", Slot::kO, dim_, q, CutAxis::kInputs);
     if (a.qkv_bias) {
-      Vector("attn_q.bias", Slot::kQBias, q, CutAxis::kOutputs);
-      Vector("attn_k.bias", Slot::kKBias, kv, CutAxis::kOutputs);
-      Vector("attn_v.bias", Slot::kVBias, kv, CutAxis::kOutputs);
+      for (const auto& [name, slot, n] : {std::tuple("attn_q.bias", Slot::kQBias, q),
+                                          {"attn_k.bias", Slot::kKBias, kv},
+                                          {"attn_v.bias", Slot::kVBias, kv}}) {
+        Vector(name, slot, n, CutAxis::kOutputs);
+        rows_.back().fused = "attn_qkv.bias";
+      }
     }
     if (a.output_bias) Vector("attn_output.bias", Slot::kOBias, dim_);
     if (a.sinks) Vector("attn_sinks.weight", Slot::kSinks, Unsigned(a.heads), CutAxis::kOutputs);

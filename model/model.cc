@@ -15,6 +15,7 @@
 #include "model/layer_reader.h"
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
+#include "model/old_tensors.h"
 #include "model/quoted.h"
 #include "model/split_file.h"
 #include "model/spm.h"
@@ -38,7 +39,12 @@ uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensor
   const uint64_t size = bytes.size();
   uint64_t hash = XXH64(&size, sizeof size, 0);
   hash = XXH64(bytes.data(), std::min(header_bytes, bytes.size()), hash);
-  for (const auto& [name, t] : order) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
+  for (const auto& [name, t] : order) {
+    if (t->made == nullptr) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
+    for (const auto& source : t->made == nullptr ? std::vector<std::span<const std::byte>>() : t->made->sources()) {
+      hash = XXH64(source.data(), std::min(kSample, source.size()), hash);
+    }
+  }
   return hash;
 }
 
@@ -87,6 +93,7 @@ class OpenedModel : public Model {
       }
       for (const Gguf& part : parts) GYRE_RETURN_IF_ERROR(gguf_->AddTensors(part));
       header_bytes = gguf_->data_offset();
+      GYRE_RETURN_IF_ERROR(SplitOldTensors(&*gguf_));
       GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     } else {
       StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);
@@ -354,7 +361,8 @@ StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path
 }
 
 StatusOr<size_t> LayerBytes(const Model& model, int layer) {
-  GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(layer));
+  std::unordered_set<std::string> names;  // with it nothing is made
+  GYRE_ASSIGN_OR_RETURN(const LayerWeights w, ReadLayer(model.tensors(), model.spec(), layer, &names));
   size_t sum = 0;
   ForEachMatrix(w, [&](const WeightView& v) { sum += v.bytes(); });
   return sum;

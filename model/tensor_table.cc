@@ -18,6 +18,14 @@ std::string KnownTypes() {
 
 }  // namespace
 
+TensorView TensorView::WithData(MadeTensor::Bytes* held) const {
+  TensorView view = *this;
+  if (made == nullptr) return view;
+  *held = made->Make();
+  view.data = (*held)->data();
+  return view;
+}
+
 std::string DescribeDims(const std::vector<uint64_t>& dims) {
   std::string out;
   for (uint64_t d : dims) out += fmt::format("{}{}", out.empty() ? "" : " x ", d);
@@ -73,7 +81,8 @@ StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const 
   uint64_t n = 1;
   for (uint64_t d : dims) n *= d;
   std::vector<float> values(n);
-  Dequantize(t->type, t->data, values.data(), n);
+  MadeTensor::Bytes held;
+  Dequantize(t->type, t->WithData(&held).data, values.data(), n);
   return values;
 }
 

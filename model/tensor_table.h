@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -9,16 +10,21 @@
 
 #include "base/status.h"
 #include "kernels/quant.h"
+#include "model/made_tensor.h"
 
 namespace gyre {
 
 struct TensorView {
   DType type = DType::kF32;
-  std::vector<uint64_t> dims;  // dims[0] is the fastest: a matrix [n][k] has {k, n}
-  const std::byte* data = nullptr;
+  std::vector<uint64_t> dims;       // dims[0] is the fastest: a matrix [n][k] has {k, n}
+  const std::byte* data = nullptr;  // null where `made` is not
   size_t bytes = 0;
   const std::byte* scales = nullptr;  // as in WeightView
   size_t group = 0;
+  std::shared_ptr<const MadeTensor> made;  // makes the data
+
+  // The same with its data, for whoever reads it; `held` keeps them.
+  TensorView WithData(MadeTensor::Bytes* held) const;
 };
 
 std::string DescribeDims(const std::vector<uint64_t>& dims);
@@ -28,13 +34,15 @@ class TensorTable {
  public:
   // kDataLoss: the name exists already.
   Status Add(std::string name, TensorView tensor);
+  void Remove(const std::string& name) { tensors_.erase(name); }
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
   // The type of most bytes, as "Q8_0"; "" if there are no tensors.
   std::string MainType() const;
 
-  // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type).
+  // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type). Where the
+  // tensor has `made`, the view has no data.
   StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;
   // W[count][n][k], as one matrix of count * n rows.
   StatusOr<WeightView> Matrices(const std::string& name, uint64_t count, uint64_t n, uint64_t k) const;

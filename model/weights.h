@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "kernels/quant.h"
 #include "model/layer_tensors.h"
+#include "model/made_tensor.h"
 #include "model/spec.h"
 
 namespace gyre {
@@ -27,6 +28,7 @@ struct LayerWeights {
   std::array<std::vector<float>, kSlots> vectors;  // norms, biases and the like, expanded to f32
   std::array<WeightView, kSlots> matrices;
   std::vector<FfnWeights> experts;
+  std::vector<MadeTensor::Bytes> made;  // what views point to that no file has
 
   const std::vector<float>& vector(Slot slot) const { return vectors[Index(slot)]; }
   const WeightView& matrix(Slot slot) const { return matrices[Index(slot)]; }

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/testing/command.h"
+#include "tests/testing/demo_model.h"
 #include "tests/testing/terminal.h"
 
 namespace gyre {
@@ -190,6 +192,31 @@ TEST_F(ChatTest, CtrlDLeaves) {
   ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
   chat->Type("\x04");
   EXPECT_EQ(chat->Wait(seconds(30)), 0) << chat->output();
+}
+
+// The template leaves the answer in the reasoning, which the demo model never ends.
+TEST_F(ChatTest, ReasoningIsDimOnATerminalAndLeftOutElsewhere) {
+  const std::string model = state_ + "/thinks.gguf";
+  const auto bytes = testing::DemoModelWithTemplate(
+      "{% for m in messages %}{{ m['content'] + '\n' }}{% endfor %}{{ '<think>' }}{# </think> #}");
+  std::ofstream(model, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  const std::string rest = " '" + model + "' --temp 0 -n 8 -q --ignore-eos ";
+  for (const std::string& command :
+       {"printf 'What is Gyre?\n' | \"$gyre\" chat" + rest, "\"$gyre\" run" + rest + "--chat -p 'What is Gyre?'"}) {
+    const Ended piped = Shell(command + " 2>/dev/null");
+    EXPECT_EQ(piped.code, 0) << piped.text;
+    EXPECT_EQ(piped.text, "\n") << command;
+  }
+  Terminal chat({GYRE_BINARY, "chat", model, "--temp", "0", "-n", "8", "--ignore-eos"},
+                {{"LC_ALL", "C.UTF-8"}, {"XDG_STATE_HOME", state_}, {"HOME", state_}, {"TERM", "xterm"}});
+  ASSERT_TRUE(chat.WaitFor("> ")) << chat.output();
+  chat.Type("What is Gyre?\r");
+  EXPECT_TRUE(chat.WaitFor("\033[2m")) << chat.output();
+  EXPECT_TRUE(chat.WaitFor("\033[0m")) << chat.output();
+  EXPECT_TRUE(chat.WaitFor("[prompt ")) << chat.output();
+  ASSERT_TRUE(chat.WaitFor("> "));
+  Leave(&chat);
 }
 
 Ended Piped(const std::string& input, const std::string& flags = "") {

@@ -18,7 +18,7 @@ if(GYRE_TESTS)
     FILES coordinator_service_grpc_test coordinator_service_port_test
     DEPS gyre_coordinator)
   gyre_tests(http_tests "unit;asan"
-    FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
+    FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
     DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan"
     FILES http_server_test http_server_access_test http_server_hostile_test

@@ -147,6 +147,40 @@ TEST(SchedulerWindowTest, ACommonBeginningIsFoundFromTheThirdTextOn) {
   EXPECT_EQ(CachedOf(many, 2, text(200)), 20u) << "nobody needed the blocks behind the window yet";
 }
 
+// A next turn without the answer's thoughts parts from the text at the prompt's end, long after which it was generated.
+TEST(SchedulerWindowTest, ALongAnswerLeavesTheWindowBeforeIt) {
+  Rig r(Windowed(6));
+  r.Add(1, Tokens(40), 200);
+  while (r.scheduler.Positions(SeqId{1}) < 120) Step(r);
+  r.scheduler.Remove(SeqId{1});
+  std::vector<TokenId> turn = Tokens(38);
+  for (const TokenId t : Tokens(20, 500)) turn.push_back(t);
+  EXPECT_EQ(CachedOf(r, 2, turn), 36u);
+}
+
+// One that waits for another's beginning, and for its place until the end, finds the window before it.
+TEST(SchedulerWindowTest, WhatOneWaitsForIsKept) {
+  SchedulerOptions o = Windowed(26);
+  o.num_blocks = 256;
+  o.window = 40;
+  o.least_window_blocks = 11;
+  o.chunk = 8;
+  o.max_sequences = 1;
+  std::vector<TokenId> first = Tokens(100), second = Tokens(100);
+  for (const TokenId t : Tokens(160, 1000)) first.push_back(t);
+  for (const TokenId t : Tokens(20, 2000)) second.push_back(t);
+  Rig r(o);
+  r.Add(1, first, 400);
+  r.Next();
+  r.LandAndAppend();
+  r.Add(2, second, 400);
+  while (r.scheduler.Positions(SeqId{1}) < 262) Step(r);
+  EXPECT_EQ(r.scheduler.State(SeqId{2}), SeqState::kWaiting);
+  r.scheduler.Remove(SeqId{1});
+  r.Next();
+  EXPECT_EQ(r.scheduler.CachedPositions(SeqId{2}), 100u);
+}
+
 // One that waits for another to compute what both begin with finds it.
 TEST(SchedulerWindowTest, WhoWaitsForACommonBeginningFindsIt) {
   SchedulerOptions o = Windowed(40);

@@ -6,10 +6,13 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/control_codec.h"
+#include "tests/testing/demo_model.h"
 #include "tests/testing/grpc_server_test.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gyre {
 namespace {
@@ -252,6 +255,25 @@ TEST_F(GrpcTest, WrongTextsHaveTheirSentence) {
   EXPECT_TRUE(inference_->Tokenize(&text_context, text, &text_reply).ok());
   EXPECT_EQ(std::vector<TokenId>(text_reply.ids().begin(), text_reply.ids().end()),
             model_->tokenizer()->Encode("a\xFFz", {}));
+}
+
+// A client that has no tokenizer can part the answer.
+TEST_F(GrpcTest, APromptSaysHowTheAnswerIsMarked) {
+  const auto file = testing::DemoModelWithTemplate("{{ messages[0]['content'] + '<think>' }}{# </think> #}");
+  const testing::TinyModelFile written(file);
+  const auto before = std::exchange(model_, *OpenModel(written.path()));
+  Serve();
+  grpc::ClientContext context;
+  v1::PromptRequest request;
+  request.set_messages(R"([{"role": "user", "content": "Hi"}])");
+  v1::PromptReply reply;
+  ASSERT_TRUE(inference_->Prompt(&context, request, &reply).ok());
+  EXPECT_EQ(reply.answer().open(), "<think>");
+  EXPECT_EQ(reply.answer().close(), "</think>");
+  EXPECT_EQ(reply.answer().begins(), v1::AnswerFormat::IN_REASONING);
+  EXPECT_FALSE(reply.answer().channels());
+  TearDown();
+  model_ = before;
 }
 
 // Long texts take a bounded pool of threads, so that the threads that read heartbeats stay free.

@@ -56,11 +56,12 @@ if(GYRE_TESTS)
     gyre_far_entry(${file}_far worker_tests ${file} far)
   endforeach()
   foreach(file engine_faults_test engine_requests_test engine_soak_test engine_resize_test engine_survive_test
-               engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test engine_prompts_test)
+               engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test engine_prompts_test
+               engine_take_up_test engine_window_test)
     gyre_far_entry(${file}_far engine_tests ${file} far)
   endforeach()
   foreach(file engine_families_test engine_stories_test worker_golden_state_test worker_golden_test
-               worker_scalar_forward_test)
+               worker_scalar_forward_test worker_scalar_state_test model_hf_families_test)
     gyre_far_entry(${file}_far golden_tests ${file} far)
   endforeach()
   foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_transport_test ring_weights_test)

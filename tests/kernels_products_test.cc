@@ -349,14 +349,17 @@ TEST_P(Products, Fp8WithBlockScales) {
 // llama2.c's int8 with one f32 scale per group: packed into panels if each 32 positions share a scale, else expanded.
 TEST_P(Products, Int8WithGroupsOfAnySize) {
   for (const auto& [group, k] :
-       {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}}) {
+       {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}, {352, 352}}) {
     const size_t n = 48, rows = 5;
     if (n * k % group != 0) continue;
+    const bool halves = group == 352;  // scales that are the same in f16, one a row
     const bool panels = group % 32 == 0 && k % 32 == 0;
     std::mt19937 random(static_cast<uint32_t>(k));
     std::vector<std::byte> bytes(n * k);
     for (std::byte& b : bytes) b = static_cast<std::byte>(random());
-    const std::vector<float> scales = Random(n * k / group, 6, 0.01f), x = Random(rows * k, 7);
+    std::vector<float> scales = Random(n * k / group, 6, 0.01f);
+    const std::vector<float> x = Random(rows * k, 7);
+    for (float& s : scales) s = halves ? HalfToFloat(FloatToHalf(s)) : s;
     const WeightView w{.type = DType::kI8,
                        .n = n,
                        .k = k,
@@ -368,6 +371,7 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w), expected.data());
     ref_->MatMul(x.data(), rows, *ref_->Pack(w), expected_exact.data());
     const auto packed = fast_->Pack(w);
+    if (panels) EXPECT_EQ(packed->bytes, (n + 31) / 32 * 32 * ((k + 63) / 64 * 64 * (halves ? 17 : 18)) / 16);
     fast_->MatMul(x.data(), rows, *packed, got.data());
     fast_->MatMul(x.data(), rows, *packed, exact.data(), Arithmetic::kExact);
     for (size_t i = 0; i < got.size(); ++i) {

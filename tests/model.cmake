@@ -1,13 +1,13 @@
 if(GYRE_TESTS)
   gyre_tests(model_tests "unit;pure;asan"
-    FILES model_arch_test model_hybrid_test model_tokenizer_test model_bad_input_test model_unigram_test model_chat_test
+    FILES model_arch_test model_hybrid_test model_tokenizer_test model_bad_input_test model_unigram_test model_answer_test model_chat_test
           model_jinja_test model_shared_test model_hf_damage_test
     DEPS gyre_model Boost::json)
   gyre_tests(model_allocation_tests "unit;pure;asan" FILES model_gguf_test model_jinja_limits_test model_llama2c_test
     DEPS gyre_model Boost::json)
   target_sources(model_allocation_tests PRIVATE testing/largest_allocation.cc)
   gyre_tests(model_threaded_tests unit FILES model_quantize_test DEPS gyre_model)
-  gyre_tests(model_command_tests "unit;process" FILES model_commands_test DEPS gyre_model)
+  gyre_tests(model_command_tests "unit;process" FILES model_commands_test DEPS gyre_model Boost::json)
   target_compile_definitions(model_command_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>")
   add_dependencies(model_command_tests gyre)
 endif()

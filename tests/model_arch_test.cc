@@ -98,6 +98,29 @@ TEST(ArchTest, EachTensorIsNeededAndNamed) {
   }
 }
 
+// The writer draws the same numbers for a joint tensor as for its parts.
+TEST(ArchTest, QueryKeyAndValueMayBeJointWithTheirBiases) {
+  for (const char* arch : {"llama", "qwen2", "gpt-oss", "glm4moe", "seed_oss"}) {
+    TinyOptions o = Tiny(arch);
+    const auto apart = BuildTinyModel(o);
+    o.joint_qkv = true;
+    const auto joint = BuildTinyModel(o);
+    const auto a = OpenModelFromBytes(apart), b = OpenModelFromBytes(joint);
+    ASSERT_TRUE(a.ok() && b.ok()) << arch << b.status();
+    const auto x = (*a)->Layer(1), y = (*b)->Layer(1);
+    ASSERT_TRUE(x.ok() && y.ok()) << y.status();
+    for (const Slot slot : {Slot::kQBias, Slot::kKBias, Slot::kVBias}) {
+      EXPECT_EQ(x->vector(slot), y->vector(slot)) << arch;
+      EXPECT_EQ(x->vector(slot).empty(), std::string(arch) == "llama");
+    }
+    for (const Slot slot : {Slot::kQ, Slot::kK, Slot::kV}) {
+      const WeightView &v = x->matrix(slot), &w = y->matrix(slot);
+      ASSERT_EQ(v.bytes(), w.bytes());
+      EXPECT_EQ(std::memcmp(v.data, w.data, v.bytes()), 0) << arch;
+    }
+  }
+}
+
 TEST(ArchTest, FamiliesDiffer) {
   auto layers = [](const char* arch) {
     const auto bytes = BuildTinyModel(Tiny(arch));

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "kernels/quant.h"
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/process.h"
+#include "tests/testing/safetensors_writer.h"
 
 namespace gyre {
 namespace {
@@ -36,6 +38,37 @@ class ModelCommandsTest : public ::testing::Test {
     std::ofstream(Path(name), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
+  // "folder": a Llama of one layer as safetensors, without a tokenizer.
+  void WriteFolder() const {
+    std::filesystem::create_directory(Path("folder"));
+    std::ofstream(Path("folder/config.json"))
+        << R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+               "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 8, "rms_norm_eps": 1e-5,
+               "max_position_embeddings": 64, "rope_theta": 10000, "tie_word_embeddings": true})";
+    testing::Shard shard;
+    auto add = [&, n = 0](const std::string& name, const std::vector<uint64_t>& shape) mutable {
+      std::vector<float> values(shape[0] * (shape.size() > 1 ? shape[1] : 1));
+      for (float& v : values) v = static_cast<float>(++n * 7919 % 1000 - 500) / 1000;
+      shard.AddFloats("model." + name + ".weight", shape, values);
+    };
+    add("embed_tokens", {8, 32});
+    add("norm", {32});
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add("layers.0." + std::string(norm), {32});
+    for (const auto& [name, n, k] : {std::tuple<std::string, uint64_t, uint64_t>{"self_attn.q_proj", 32, 32},
+                                     {"self_attn.k_proj", 16, 32},
+                                     {"self_attn.v_proj", 16, 32},
+                                     {"self_attn.o_proj", 32, 32},
+                                     {"mlp.gate_proj", 64, 32},
+                                     {"mlp.up_proj", 64, 32},
+                                     {"mlp.down_proj", 32, 64}}) {
+      add("layers.0." + name, {n, k});
+    }
+    std::ofstream(Path("folder/model.safetensors"), std::ios::binary) << shard.Bytes();
+  }
+  std::string Read(const std::string& name) const {
+    std::ifstream in(Path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
@@ -58,6 +91,20 @@ TEST_F(ModelCommandsTest, QuantizeKeepsWhatIsThere) {
   EXPECT_EQ(Run({"quantize", Path("in.gguf"), Path("out.gguf"), "Q8_0"}).code, 1);
   EXPECT_EQ(Run({"quantize", Path("in.gguf"), Path("out.gguf"), "Q8_0", "--force"}).code, 0);
   EXPECT_EQ(Files(), (std::vector<std::string>{"in.gguf", "out.gguf"}));
+}
+
+// As by convert and quantize one after the other.
+TEST_F(ModelCommandsTest, QuantizeTakesAFolder) {
+  WriteFolder();
+  const Ended both = Run({"quantize", Path("folder"), Path("both.gguf"), "Q8_0", "-q"});
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_EQ(Files(), (std::vector<std::string>{"both.gguf", "folder", "in.gguf"}));
+  EXPECT_EQ(Run({"convert", Path("folder"), Path("converted.gguf"), "-q"}).code, 0);
+  EXPECT_EQ(Run({"quantize", Path("converted.gguf"), Path("one.gguf"), "Q8_0", "-q"}).code, 0);
+  EXPECT_GT(Read("both.gguf").size(), 1000u);
+  EXPECT_EQ(Read("both.gguf"), Read("one.gguf"));
+  EXPECT_THAT(Run({"quantize", Path("folder"), Path("both.gguf"), "Q8_0"}).output, HasSubstr("--force"));
+  EXPECT_THAT(Run({"quantize", folder_, Path("x.gguf"), "Q8_0"}).output, HasSubstr("the folder has no config.json"));
 }
 
 TEST_F(ModelCommandsTest, QuantizeSaysInOneLineWhatTookAnotherType) {

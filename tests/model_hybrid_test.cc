@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "model/gguf.h"
 #include "model/layer_tensors.h"
 #include "model/quantize.h"
+#include "model/tensor_table.h"
 #include "model/weights.h"
 #include "tests/testing/tiny_hybrid.h"
 
@@ -73,6 +75,28 @@ TEST(HybridTest, SizesOfWhatIsKept) {
   EXPECT_EQ(delta.KvBytesPerToken(KvType::kF16), 2u * 2 * 2 * 2 * 8);
   EXPECT_EQ(mamba.KvBytesPerToken(KvType::kF16), 2u * 2 * 2 * 8);
   EXPECT_EQ(latent.KvBytesPerToken(KvType::kF16), 2u * 6 * (16 + 4));
+}
+
+// Files in older tensors give the same layers.
+TEST(HybridTest, OlderTensorsAreSplit) {
+  for (const std::string& arch : {std::string("deepseek2"), std::string("qwen3next")}) {
+    const auto now = BuildTinyHybrid(arch), before = BuildTinyHybrid(arch, {}, 1, true);
+    const auto a = OpenModelFromBytes(now), b = OpenModelFromBytes(before);
+    ASSERT_TRUE(a.ok() && b.ok()) << b.status();
+    EXPECT_FALSE((*b)->tensors().Has(arch == "deepseek2" ? "blk.0.attn_kv_b.weight" : "blk.0.ssm_in.weight"));
+    size_t made = 0;
+    for (int layer = 0; layer < 6; ++layer) {
+      const auto x = (*a)->Layer(layer), y = (*b)->Layer(layer);
+      ASSERT_TRUE(x.ok() && y.ok()) << y.status();
+      made += y->made.size();
+      for (size_t slot = 0; slot < kSlots; ++slot) {
+        const WeightView &v = x->matrices[slot], &w = y->matrices[slot];
+        ASSERT_EQ(v.bytes(), w.bytes()) << arch << " " << slot;
+        if (v.n > 0) EXPECT_EQ(std::memcmp(v.data, w.data, v.bytes()), 0) << arch << " " << layer << " " << slot;
+      }
+    }
+    EXPECT_EQ(made, arch == "deepseek2" ? 12u : 8u);
+  }
 }
 
 // Tensors that the forward pass takes as vectors keep their type, whatever their shape.

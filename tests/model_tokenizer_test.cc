@@ -301,7 +301,7 @@ TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
   }
   for (const char* pre :
        {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm", "deepseek-coder",
-        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
+        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon", "kimi-k2"}) {
     BpeBuilder b;
     b.Merge('a', 'b');
     const auto made = PreTokenizerByName(pre);
@@ -313,6 +313,22 @@ TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
   }
 }
 
+TEST(PreSplitTest, KimiKeepsChineseApart) {
+  const auto split = PreSplit::Compile(PreTokenizerByName("kimi-k2")->patterns);
+  ASSERT_TRUE(split.ok()) << split.status();
+  const std::string text = "Hello世界abc it's 12345 かな漢字 x";
+  std::vector<size_t> ends;
+  split->Split(text, &ends);
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (const size_t end : ends) {
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  EXPECT_EQ(parts,
+            (std::vector<std::string>{"Hello", "世界", "abc", " it's", " ", "123", "45", " かな", "漢字", " x"}));
+}
+
 // Stretches in which a pattern's first bytes do not occur are passed over; PCRE2 told not to look for them says the
 // same.
 TEST(PreSplitTest, PassingOverChangesNothing) {
@@ -320,7 +336,7 @@ TEST(PreSplitTest, PassingOverChangesNothing) {
   const std::string letters = "aZ 7\n\r\t.,'[<-";
   for (const char* pre :
        {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm", "deepseek-coder",
-        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
+        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon", "kimi-k2"}) {
     const auto patterns = PreTokenizerByName(pre)->patterns;
     std::vector<std::string> slow;
     for (const std::string& p : patterns) slow.push_back("(*NO_START_OPT)" + p);

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -188,9 +190,22 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
   Manifest m;
   m.files = bytes.files;
   m.open = bytes.open;
-  for (const auto& [name, t] : model.tensors().all()) {
-    if (IsReadAtOpening(name, t) || t.bytes == 0) continue;
-    ManifestTensor tensor{.name = name, .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
+  // Several tensors may be made of the same part of a file: it belongs to the first of them.
+  std::map<std::string_view, const TensorView*> order;
+  for (const auto& [name, t] : model.tensors().all()) order.emplace(name, &t);
+  std::set<const std::byte*> taken;
+  for (const auto& [name, view] : order) {
+    const TensorView& t = *view;
+    if (IsReadAtOpening(std::string(name), t) || t.bytes == 0) continue;
+    ManifestTensor tensor{
+        .name = std::string(name), .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
+    if (t.made != nullptr) {
+      for (const auto& source : t.made->sources()) {
+        if (taken.insert(source.data()).second) tensor.extents.push_back(Locate(bytes, source.data(), source.size()));
+      }
+      if (!tensor.extents.empty()) m.tensors.push_back(std::move(tensor));
+      continue;
+    }
     const Extent data = Locate(bytes, t.data, t.bytes);
     if (data.bytes == 0) continue;  // opening makes it of what it read
     tensor.extents.push_back(data);
@@ -200,8 +215,6 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
     }
     m.tensors.push_back(std::move(tensor));
   }
-  std::sort(m.tensors.begin(), m.tensors.end(),
-            [](const ManifestTensor& a, const ManifestTensor& b) { return a.name < b.name; });
   GYRE_RETURN_IF_ERROR(CutIntoPieces(&m));
   return m;
 }

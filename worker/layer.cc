@@ -177,7 +177,12 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
   const auto files = model.files();
-  auto pack = [&](const WeightView& v) { return v.n > 0 ? PackFrom(files, v, queue, done) : nullptr; };
+  bool in_place = false;
+  auto pack = [&](const WeightView& v) {
+    auto packed = v.n > 0 ? PackFrom(files, v, queue, done) : nullptr;
+    in_place = in_place || (packed != nullptr && packed->in_place);
+    return packed;
+  };
   auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
   const auto* latent = std::get_if<LatentAttentionSpec>(&layer->spec.mixer);
   const auto of_heads = [](size_t slot) { return slot == Index(Slot::kKeyHeads) || slot == Index(Slot::kValueHeads); };
@@ -198,6 +203,7 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     }
   }
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
+  if (!in_place) layer->weights.made.clear();
   layer->vectors = DeviceVectors::Upload(layer->weights.vectors, queue);
   queue.Finish();
   return layer;

@@ -6,7 +6,7 @@
 namespace gyre::http {
 namespace {
 
-std::vector<ReasoningSplitter::Piece> Content(const std::string& text) {
+std::vector<AnswerSplitter::Piece> Content(const std::string& text) {
   if (text.empty()) return {};
   return {{false, text}};
 }
@@ -25,17 +25,15 @@ std::optional<ApiError> CheckModel(const ApiContext& context, const std::string&
 AnswerParts::AnswerParts(const ApiContext& context, std::span<const TokenId> prompt) {
   const Model& model = context.service.model();
   if (!context.split_reasoning || model.tokenizer() == nullptr) return;
-  std::optional<ReasoningMarkers> markers = FindReasoningMarkers(model.chat_template(), *model.tokenizer());
-  if (!markers) return;
-  const bool inside = EndsInReasoning(*markers, *model.tokenizer(), prompt);
-  splitter_.emplace(*std::move(markers), inside);
+  AnswerFormat format = FindAnswerFormat(model.chat_template(), *model.tokenizer(), prompt);
+  if (format.marked()) splitter_.emplace(std::move(format));
 }
 
-std::vector<ReasoningSplitter::Piece> AnswerParts::Push(const TokenEvent& event) {
+std::vector<AnswerSplitter::Piece> AnswerParts::Push(const TokenEvent& event) {
   return splitter_ ? splitter_->Push(event.token, event.text) : Content(event.text);
 }
 
-std::vector<ReasoningSplitter::Piece> AnswerParts::Finish(const Finished& event) {
+std::vector<AnswerSplitter::Piece> AnswerParts::Finish(const Finished& event) {
   return splitter_ ? splitter_->Finish(event.text) : Content(event.text);
 }
 

@@ -68,9 +68,9 @@ class MessageStream {
     event["message"] = std::move(message_);
     return SseEvent(WriteJson(event), "message_start") + SseEvent(R"({"type":"ping"})", "ping");
   }
-  std::string Add(const std::vector<ReasoningSplitter::Piece>& pieces) {
+  std::string Add(const std::vector<AnswerSplitter::Piece>& pieces) {
     std::string out;
-    for (const ReasoningSplitter::Piece& piece : pieces) {
+    for (const AnswerSplitter::Piece& piece : pieces) {
       if (!open_ || reasoning_ != piece.reasoning) out += Open(piece.reasoning);
       const char* type = piece.reasoning ? "thinking" : "text";
       out +=
@@ -149,9 +149,9 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventI
 }
 
 Awaitable<void> WholeMessage(Exchange& exchange, Generation& generation, AnswerParts parts, json::object message) {
-  std::vector<ReasoningSplitter::Piece> all;
-  const auto add = [&all](std::vector<ReasoningSplitter::Piece> pieces) {
-    for (ReasoningSplitter::Piece& piece : pieces) {
+  std::vector<AnswerSplitter::Piece> all;
+  const auto add = [&all](std::vector<AnswerSplitter::Piece> pieces) {
+    for (AnswerSplitter::Piece& piece : pieces) {
       if (all.empty() || all.back().reasoning != piece.reasoning) {
         all.push_back(std::move(piece));
       } else {
@@ -171,7 +171,7 @@ Awaitable<void> WholeMessage(Exchange& exchange, Generation& generation, AnswerP
     if (const auto* end = std::get_if<Finished>(&item->event)) {
       add(parts.Finish(*end));
       json::array content;
-      for (ReasoningSplitter::Piece& piece : all) content.push_back(Block(piece.reasoning, std::move(piece.text)));
+      for (AnswerSplitter::Piece& piece : all) content.push_back(Block(piece.reasoning, std::move(piece.text)));
       message["content"] = std::move(content);
       message["stop_reason"] = StopReason(*end);
       message["stop_sequence"] = StopSequence(*end);

@@ -48,9 +48,9 @@ class Reader {
     bool reasoned = false, content = false;
   };
 
-  void TakePieces(std::vector<ReasoningSplitter::Piece> pieces, Delta* delta) {
+  void TakePieces(std::vector<AnswerSplitter::Piece> pieces, Delta* delta) {
     State& state = states_[delta->choice];
-    for (ReasoningSplitter::Piece& piece : pieces) {
+    for (AnswerSplitter::Piece& piece : pieces) {
       (piece.reasoning ? delta->reasoning : delta->text) += piece.text;
     }
     state.reasoned |= !delta->reasoning.empty();
@@ -196,7 +196,7 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
 void OpenAiAnswer::PartRequests(const ApiContext& context) {
   for (const Request& request : requests_) {
     AnswerParts parts(context, request.prompt);
-    if (parts.reasons()) parts_.push_back(std::move(parts));
+    if (parts.parted()) parts_.push_back(std::move(parts));
   }
 }
 

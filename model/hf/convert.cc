@@ -183,8 +183,10 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     for (const TensorView* t : item.parts) {
-      HintRead({t->data, t->bytes}, ReadHint::kSoon);
-      std::vector<std::byte> bytes = Stored(*t, types[i]);
+      MadeTensor::Bytes held;
+      const TensorView data = t->WithData(&held);
+      if (held == nullptr) HintRead({data.data, data.bytes}, ReadHint::kSoon);
+      std::vector<std::byte> bytes = Stored(data, types[i]);
       const bool q = item.name.find(".attn_q.") != std::string::npos,
                  k = item.name.find(".attn_k.") != std::string::npos;
       if (folder.architecture.permuted && (q || k)) {

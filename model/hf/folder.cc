@@ -141,10 +141,17 @@ class Loader {
   }
 
   uint64_t Number(const char* key) const { return f_.metadata.Number(f_.architecture.name + "." + key); }
-  void Own(std::vector<std::byte> bytes, TensorView* v) {
-    const std::vector<std::byte>& kept = f_.owned_bytes.emplace_back(std::move(bytes));
-    v->data = kept.data();
-    v->bytes = kept.size();
+  // Its bytes are made when a layer is read. What they were made of is not read again, and would count twice in memory.
+  void MakeLater(std::vector<std::span<const std::byte>> sources, std::function<std::vector<std::byte>()> make,
+                 TensorView* v) {
+    v->data = nullptr;
+    v->made = std::make_shared<const MadeTensor>(sources, [sources, make = std::move(make), files = &f_.files] {
+      std::vector<std::byte> made = make();
+      for (const auto& source : sources) {
+        for (const auto& file : *files) file->Drop(source);
+      }
+      return made;
+    });
   }
 
   // Splits Qwen3-Next's queries, keys, values and gates, which are stored one key head after the other.
@@ -156,14 +163,17 @@ class Loader {
         all.dims[1] != rows)
       return DataLoss("its shape is {}, expected {} rows", DescribeDims(all.dims), rows);
     for (const auto& [part, runs] : {std::pair("attn_qkv", QkvRuns(heads)), {"attn_gate", GateRuns(heads)}}) {
-      GYRE_ASSIGN_OR_RETURN(GatheredRows gathered, GatherRows(all, runs));
       TensorView v = all;
-      v.dims[1] = gathered.rows;
-      Own(std::move(gathered.bytes), &v);
+      v.dims[1] = 0;
+      for (const RowRun& run : runs) v.dims[1] += run.count;
+      v.bytes = all.bytes / rows * v.dims[1];
       if (all.scales != nullptr) {
-        f_.owned_floats.push_back(std::move(gathered.scales));
+        GYRE_ASSIGN_OR_RETURN(std::vector<float> scales, GatherScales(all, runs));
+        f_.owned_floats.push_back(std::move(scales));
         v.scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
       }
+      MakeLater(
+          {{all.data, all.bytes}}, [all, part_runs = runs] { return GatherRows(all, part_runs); }, &v);
       GYRE_RETURN_IF_ERROR(f_.tensors.Add(layer + part + ".weight", std::move(v)));
     }
     return absl::OkStatus();
@@ -176,10 +186,17 @@ class Loader {
                    key = Number("attention.key_length_mla") - rotated;
     if (heads == 0 || rank == 0 || value == 0 || key == 0 || rotated >= Number("attention.key_length_mla"))
       return Unimplemented("it has no place in the architecture {}", f_.architecture.name);
-    GYRE_ASSIGN_OR_RETURN(LatentHeads split, SplitLatent(all, heads, key, value, rank));
-    TensorView k{.type = split.type, .dims = {key, rank, heads}}, v{.type = split.type, .dims = {rank, value, heads}};
-    Own(std::move(split.keys), &k);
-    Own(std::move(split.values), &v);
+    if (all.dims != std::vector<uint64_t>{rank, heads * (key + value)}) {
+      return DataLoss("its shape is {}, expected {} x {} * ({} + {})", DescribeDims(all.dims), rank, heads, key, value);
+    }
+    const LatentHeads sizes{heads, key, value, rank};
+    const DType type = LatentType(all);
+    TensorView k{.type = type, .dims = {key, rank, heads}, .bytes = heads * key * rank * Info(type).block_bytes},
+        v{.type = type, .dims = {rank, value, heads}, .bytes = heads * value * rank * Info(type).block_bytes};
+    MakeLater(
+        {{all.data, all.bytes}}, [all, sizes] { return LatentKeys(all, sizes); }, &k);
+    MakeLater(
+        {{all.data, all.bytes}}, [all, sizes] { return LatentValues(all, sizes); }, &v);
     GYRE_RETURN_IF_ERROR(f_.tensors.Add(layer + "attn_k_b.weight", std::move(k)));
     return f_.tensors.Add(layer + "attn_v_b.weight", std::move(v));
   }
@@ -230,21 +247,26 @@ class Loader {
       return DataLoss("blocks of MXFP4 and their scales are expected, as bytes");
     }
     const uint64_t rows = t.shape[0] * t.shape[1], blocks = t.shape[2];
-    std::vector<std::byte>& out = f_.owned_bytes.emplace_back();
-    out.resize(rows / step * blocks * 17);
-    std::byte* to = out.data();
-    for (uint64_t r = first; r < rows; r += step) {
-      for (uint64_t b = 0; b < blocks; ++b, to += 17) {
-        const std::byte* from = t.bytes.data() + (r * blocks + b) * 16;
-        const auto code = [from](size_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
-        to[0] = it->second.bytes[r * blocks + b];
-        for (size_t j = 0; j < 16; ++j) to[1 + j] = code(j) | code(j + 16) << 4;
-      }
-    }
     v->type = DType::kMXFP4;
     v->dims = {blocks * 32, t.shape[1] / step, t.shape[0]};
-    v->data = out.data();
-    v->bytes = out.size();
+    v->bytes = rows / step * blocks * 17;
+    const std::span<const std::byte> codes = t.bytes, scales = it->second.bytes;
+    MakeLater(
+        {codes, scales},
+        [=] {
+          std::vector<std::byte> out(rows / step * blocks * 17);
+          std::byte* to = out.data();
+          for (uint64_t r = first; r < rows; r += step) {
+            for (uint64_t b = 0; b < blocks; ++b, to += 17) {
+              const std::byte* from = codes.data() + (r * blocks + b) * 16;
+              const auto code = [from](size_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
+              to[0] = scales[r * blocks + b];
+              for (size_t j = 0; j < 16; ++j) to[1 + j] = code(j) | code(j + 16) << 4;
+            }
+          }
+          return out;
+        },
+        v);
     return absl::OkStatus();
   }
 

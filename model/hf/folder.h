@@ -33,7 +33,6 @@ struct HfFolder {
 
   std::vector<std::shared_ptr<const MappedFile>> files;  // all that it was read from
   std::deque<std::vector<float>> owned_floats;
-  std::deque<std::vector<std::byte>> owned_bytes;
 };
 
 // kNotFound: a file is missing (the message names it); kUnimplemented: an unknown model type, tensor or number format;

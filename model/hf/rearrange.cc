@@ -6,24 +6,33 @@
 
 namespace gyre {
 
-StatusOr<GatheredRows> GatherRows(const TensorView& t, std::span<const RowRun> runs) {
-  GatheredRows out;
+std::vector<std::byte> GatherRows(const TensorView& t, std::span<const RowRun> runs) {
+  std::vector<std::byte> out;
   const uint64_t rows = t.dims.back(), row_bytes = rows == 0 ? 0 : t.bytes / rows;
-  const bool blocks = t.type == DType::kF8E4M3 && t.scales != nullptr;
-  const uint64_t across = blocks ? (t.dims[0] + t.group - 1) / t.group : 1;
+  uint64_t gathered = 0;
+  for (const RowRun& run : runs) gathered += run.count;
+  out.reserve(gathered * row_bytes);
   for (const RowRun& run : runs) {
-    if (blocks && (run.first % t.group != 0 || run.count % t.group != 0)) {
+    const std::byte* from = t.data + run.first * row_bytes;
+    out.insert(out.end(), from, from + run.count * row_bytes);
+  }
+  return out;
+}
+
+StatusOr<std::vector<float>> GatherScales(const TensorView& t, std::span<const RowRun> runs) {
+  std::vector<float> out;
+  if (t.scales == nullptr) return out;
+  const bool blocks = t.type == DType::kF8E4M3;
+  const uint64_t across = blocks ? (t.dims[0] + t.group - 1) / t.group : 1,
+                 each = blocks ? t.group : 1;  // rows that share scales
+  for (const RowRun& run : runs) {
+    if (run.first % each != 0 || run.count % each != 0) {
       return Unimplemented("8-bit floats with a scale for each {0} x {0}, of which rows {1} to {2} are needed together",
                            t.group, run.first, run.first + run.count);
     }
-    const std::byte* from = t.data + run.first * row_bytes;
-    out.bytes.insert(out.bytes.end(), from, from + run.count * row_bytes);
-    out.rows += run.count;
-    if (t.scales == nullptr) continue;
-    const uint64_t each = blocks ? t.group : 1;  // rows that share scales
-    const size_t n = run.count / each * across, at = out.scales.size();
-    out.scales.resize(at + n);
-    std::memcpy(out.scales.data() + at, t.scales + run.first / each * across * sizeof(float), n * sizeof(float));
+    const size_t n = run.count / each * across, at = out.size();
+    out.resize(at + n);
+    std::memcpy(out.data() + at, t.scales + run.first / each * across * sizeof(float), n * sizeof(float));
   }
   return out;
 }
@@ -53,43 +62,62 @@ std::vector<RowRun> DealtRuns(const DeltaHeads& h, uint64_t before, uint64_t siz
   return runs;
 }
 
-StatusOr<LatentHeads> SplitLatent(const TensorView& t, uint64_t heads, uint64_t key, uint64_t value, uint64_t rank) {
-  if (t.dims != std::vector<uint64_t>{rank, heads * (key + value)}) {
-    return DataLoss("its shape is {}, expected {} x {} * ({} + {})", DescribeDims(t.dims), rank, heads, key, value);
-  }
-  LatentHeads out;
-  std::vector<std::byte> expanded;
-  const std::byte* data = t.data;
-  if (t.scales != nullptr) {
-    expanded = AsBf16(t);
-    data = expanded.data();
-  } else {
-    out.type = t.type;
-  }
-  const size_t size = Info(out.type).block_bytes, row = rank * size;
-  out.keys.resize(heads * key * row);
-  out.values.resize(heads * value * row);
-  for (uint64_t h = 0; h < heads; ++h) {
-    const std::byte* from = data + h * (key + value) * row;
-    std::byte* to = out.keys.data() + h * key * row;
-    for (uint64_t r = 0; r < rank; ++r) {
-      for (uint64_t k = 0; k < key; ++k) std::memcpy(to + (r * key + k) * size, from + k * row + r * size, size);
-    }
-    std::memcpy(out.values.data() + h * value * row, from + key * row, value * row);
+namespace {
+
+std::vector<std::byte> Expand(const TensorView& t, DType type) {
+  const uint64_t k = t.dims[0], n = t.dims[1];
+  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
+  std::vector<std::byte> out(n * k * Info(type).block_bytes);
+  std::vector<float> row(k);
+  for (uint64_t r = 0; r < n; ++r) {
+    DequantizeRow(w, r, row.data());
+    Quantize(type, row.data(), out.data() + r * k * Info(type).block_bytes, k);
   }
   return out;
 }
 
-std::vector<std::byte> AsBf16(const TensorView& t) {
-  const uint64_t k = t.dims[0], n = t.bytes / k;
-  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
-  std::vector<std::byte> out(2 * n * k);
-  std::vector<float> row(k);
-  for (uint64_t r = 0; r < n; ++r) {
-    DequantizeRow(w, r, row.data());
-    Quantize(DType::kBF16, row.data(), out.data() + 2 * r * k, k);
+// kv_b_proj as floats of one size.
+struct PlainHeads {
+  explicit PlainHeads(const TensorView& t) : size(Info(LatentType(t)).block_bytes) {
+    if (t.scales != nullptr || LatentType(t) != t.type) expanded = Expand(t, LatentType(t));
+    data = expanded.empty() ? t.data : expanded.data();
+  }
+  std::vector<std::byte> expanded;
+  const std::byte* data = nullptr;
+  size_t size;
+};
+
+}  // namespace
+
+DType LatentType(const TensorView& t) {
+  if (t.scales != nullptr) return DType::kBF16;
+  return Info(t.type).block_elems > 1 ? DType::kF16 : t.type;
+}
+
+std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h) {
+  const PlainHeads all(t);
+  const size_t size = all.size, row = h.rank * size;
+  std::vector<std::byte> out(h.heads * h.key * row);
+  for (uint64_t head = 0; head < h.heads; ++head) {
+    const std::byte* from = all.data + head * (h.key + h.value) * row;
+    std::byte* to = out.data() + head * h.key * row;
+    for (uint64_t r = 0; r < h.rank; ++r) {
+      for (uint64_t k = 0; k < h.key; ++k) std::memcpy(to + (r * h.key + k) * size, from + k * row + r * size, size);
+    }
   }
   return out;
 }
+
+std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h) {
+  const PlainHeads all(t);
+  const size_t row = h.rank * all.size;
+  std::vector<std::byte> out(h.heads * h.value * row);
+  for (uint64_t head = 0; head < h.heads; ++head) {
+    std::memcpy(out.data() + head * h.value * row, all.data + (head * (h.key + h.value) + h.key) * row, h.value * row);
+  }
+  return out;
+}
+
+std::vector<std::byte> AsBf16(const TensorView& t) { return Expand(t, DType::kBF16); }
 
 }  // namespace gyre

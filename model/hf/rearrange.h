@@ -15,14 +15,10 @@ struct RowRun {
   uint64_t first = 0, count = 0;
 };
 
-// The rows of `runs`, one after the other, in their own memory; with their scales, if there are any.
-struct GatheredRows {
-  std::vector<std::byte> bytes;
-  std::vector<float> scales;
-  uint64_t rows = 0;
-};
-// REQUIRES: two dimensions, runs within them. kUnimplemented: 8-bit floats whose blocks of scales the runs cut.
-StatusOr<GatheredRows> GatherRows(const TensorView& t, std::span<const RowRun> runs);
+// The rows of `runs`, one after the other. REQUIRES: two dimensions, runs within them.
+std::vector<std::byte> GatherRows(const TensorView& t, std::span<const RowRun> runs);
+// Their scales; none where the tensor has none. kUnimplemented: 8-bit floats whose blocks of scales the runs cut.
+StatusOr<std::vector<float>> GatherScales(const TensorView& t, std::span<const RowRun> runs);
 
 // A delta net's heads.
 struct DeltaHeads {
@@ -38,14 +34,16 @@ std::vector<RowRun> GateRuns(const DeltaHeads& heads);
 // value head.
 std::vector<RowRun> DealtRuns(const DeltaHeads& heads, uint64_t before, uint64_t size);
 
-// The parts of kv_b_proj [heads * (key + value)][rank], in bf16 if it has scales: each head's keys transposed,
-// [heads][rank][key], and its values [heads][value][rank].
+// The sizes of latent attention's kv_b_proj [heads * (key + value)][rank].
 struct LatentHeads {
-  DType type = DType::kBF16;
-  std::vector<std::byte> keys, values;
+  uint64_t heads = 0, key = 0, value = 0, rank = 0;
 };
-// kDataLoss: the shape is wrong.
-StatusOr<LatentHeads> SplitLatent(const TensorView& t, uint64_t heads, uint64_t key, uint64_t value, uint64_t rank);
+// The type of its parts, which are transposed: bf16 where it has scales, f16 where it is quantized, else its own.
+DType LatentType(const TensorView& t);
+// Of such a tensor, of LatentType: each head's keys transposed, [heads][rank][key], and its values
+// [heads][value][rank]. REQUIRES: the shape.
+std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h);
+std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h);
 
 // Converts 8-bit numbers with separate scales to bf16.
 std::vector<std::byte> AsBf16(const TensorView& t);

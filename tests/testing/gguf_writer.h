@@ -92,6 +92,7 @@ struct TinyOptions {
   uint32_t experts = 4, used = 2;  // of the architectures that have them
   bool side = false;               // gemma4: side inputs and shared keys and values, in place of experts
   bool heads_per_layer = false;    // head counts as arrays, one value a layer
+  bool joint_qkv = false;          // query, key and value in one tensor, and their biases
   std::string without;             // a tensor left out
   void (*more)(GgufWriter&) = nullptr;
 };
@@ -234,7 +235,7 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     const bool moe = f.moe && !(f.counted_shared && i == 0);
     if (f.pre_norms) norm(b + "attn_norm.weight", o.dim);
     if (f.pre_norms) norm(b + (f.norm_after_attention ? "post_attention_norm.weight" : "ffn_norm.weight"), o.dim);
-    if (f.fused) {
+    if (f.fused || o.joint_qkv) {
       matrix(b + "attn_qkv.weight", q + 2 * kv, o.dim);
     } else {
       matrix(b + "attn_q.weight", q, o.dim);
@@ -286,7 +287,9 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
       matrix(b + "ffn_up.weight", f.fused ? 2 * o.ffn : o.ffn, o.dim);
       matrix(b + "ffn_down.weight", o.dim, o.ffn);
     }
-    if (f.bias) {
+    if (f.bias && o.joint_qkv) {
+      tensor(b + "attn_qkv.bias", {q + 2 * kv}, DType::kF32, 0.1f, 0);
+    } else if (f.bias) {
       tensor(b + "attn_q.bias", {q}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_k.bias", {kv}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_v.bias", {kv}, DType::kF32, 0.1f, 0);

@@ -19,19 +19,52 @@ inline bool IsTinyHybrid(const std::string& arch) {
   return false;
 }
 
-// Six layers of 32 elements, a vocabulary of 96. `without`: a tensor or a key that is left out.
+// Six layers of 32 elements, a vocabulary of 96. `without`: a tensor or a key that is left out. `old`: deepseek2 and
+// qwen3next in older tensors, with the same values.
 inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std::string& without = {},
-                                              uint32_t seed = 1) {
+                                              uint32_t seed = 1, bool old = false) {
   constexpr uint32_t kLayers = 6, kDim = 32, kVocab = 96, kFfn = 48;
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);
   GgufWriter w;
+  std::vector<float> held;  // old: the first part of a tensor
   auto key = [&](const char* name) { return arch + "." + name; };
   auto tensor = [&](const std::string& name, const std::vector<uint64_t>& dims, float scale, float offset = 0) {
     size_t n = 1;
     for (uint64_t d : dims) n *= d;
     std::vector<float> values(n);
     for (float& v : values) v = normal(random) * scale + offset;
+    const bool first = name.ends_with("attn_k_b.weight") || (arch == "qwen3next" && name.ends_with("attn_qkv.weight")),
+               second =
+                   name.ends_with("attn_v_b.weight") || (arch == "qwen3next" && name.ends_with("attn_gate.weight"));
+    if (old && first) {
+      held = values;
+      return;
+    }
+    if (old && second) {
+      const std::string layer = name.substr(0, name.find("attn_"));
+      std::vector<float> whole;
+      const auto rows = [&](const std::vector<float>& from, size_t at, size_t count, size_t width) {
+        whole.insert(whole.end(), from.begin() + static_cast<ptrdiff_t>(at * width),
+                     from.begin() + static_cast<ptrdiff_t>((at + count) * width));
+      };
+      if (arch == "deepseek2") {  // of each head the keys [8][16], which stand transposed today, and the values [8][16]
+        for (size_t h = 0; h < 4; ++h) {
+          for (size_t k = 0; k < 8; ++k) {
+            for (size_t r = 0; r < 16; ++r) whole.push_back(held[(h * 16 + r) * 8 + k]);
+          }
+          rows(values, h * 8, 8, 16);
+        }
+        return w.Tensor(layer + "attn_kv_b.weight", DType::kF32, {16, 64}, whole);
+      }
+      for (size_t h = 0; h < 2; ++h) {  // of each key head its query, key, values and gates
+        rows(held, h * 8, 8, kDim);
+        rows(held, 16 + h * 8, 8, kDim);
+        rows(held, 32 + h * 16, 16, kDim);
+        rows(values, h * 16, 16, kDim);
+      }
+      return w.Tensor(layer + "ssm_in.weight", DType::kF32, {kDim, 96}, whole);
+    }
     if (name != without) w.Tensor(name, DType::kF32, dims, values);
   };
   auto number = [&](const char* name, uint32_t value) {
@@ -54,7 +87,8 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
   w.String("tokenizer.ggml.model", "none");
-  // The layers with attention; in nemotron_h the second and the last are feed-forward blocks.
+  // The layers with attention; in nemotron_h the second and the last are feed-forward blocks, the last one always
+  // dense.
   const std::vector<uint32_t> kv = delta  ? std::vector<uint32_t>{2, 2, 2, 2, 2, 2}
                                    : conv ? std::vector<uint32_t>{0, 2, 0, 0, 2, 0}
                                           : std::vector<uint32_t>{0, 0, 0, 2, 0, 0},
@@ -77,10 +111,10 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
   if (latent) {
     number("attention.q_lora_rank", 24);
     number("attention.kv_lora_rank", 16);
-    number("attention.key_length", 20);
-    number("attention.value_length", 16);
-    number("attention.key_length_mla", 12);
-    number("attention.value_length_mla", 8);
+    number("attention.key_length", old ? 12 : 20);
+    number("attention.value_length", old ? 8 : 16);
+    if (!old) number("attention.key_length_mla", 12);
+    if (!old) number("attention.value_length_mla", 8);
     number("rope.dimension_count", 4);
   }
   if (moe) {
@@ -148,7 +182,7 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
     }
     if (!feeds) continue;
     if (!parts) norm(b + (delta ? "post_attention_norm.weight" : "ffn_norm.weight"), kDim);
-    if (moe && !(latent && i == 0)) {
+    if (moe && !(latent && i == 0) && !(parts && i + 1 == kLayers)) {
       const uint64_t width = 24, shared = latent ? 48 : 40, n = 4;
       tensor(b + "ffn_gate_inp.weight", {kDim, n}, 0.2f);
       if (latent || parts) tensor(b + "exp_probs_b.bias", {n}, 0.1f);

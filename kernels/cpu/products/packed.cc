@@ -14,6 +14,20 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+float ScaleOf(const WeightView& w, size_t group) {
+  float scale = 0;
+  std::memcpy(&scale, w.scales + group * sizeof scale, sizeof scale);
+  return scale;
+}
+
+// Whether the scales of kI8 are the same in f16, as those of bf16 mostly are: then half the bytes hold them.
+bool ScalesFitHalf(const WeightView& w) {
+  for (size_t g = 0; g < w.n * w.k / w.group; ++g) {
+    if (!(HalfToFloat(FloatToHalf(ScaleOf(w, g))) == ScaleOf(w, g))) return false;
+  }
+  return true;
+}
+
 std::optional<PanelType> PanelTypeOf(const WeightView& w) {
   switch (w.type) {
     case DType::kQ8_0: return PanelType::kQ8;
@@ -30,8 +44,8 @@ std::optional<PanelType> PanelTypeOf(const WeightView& w) {
     case DType::kIQ4_XS: return PanelType::kIq4Xs;
     case DType::kMXFP4: return PanelType::kFp4;
     case DType::kI8:  // a block of a panel has one scale, so a group has to be a multiple of blocks
-      if (w.scales != nullptr && w.group % kBlock == 0 && w.k % kBlock == 0) return PanelType::kI8;
-      return std::nullopt;
+      if (w.scales == nullptr || w.group % kBlock != 0 || w.k % kBlock != 0) return std::nullopt;
+      return ScalesFitHalf(w) ? PanelType::kQ8 : PanelType::kI8;
     default: return std::nullopt;
   }
 }
@@ -64,7 +78,8 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
 void UnpackInt8(const WeightView& w, size_t row, size_t at, CodeBlock* c) {
   for (size_t i = 0; i < kBlock; ++i)
     c->q[i] = static_cast<uint8_t>(static_cast<uint8_t>(w.data[row * w.k + at + i]) ^ 0x80);
-  std::memcpy(&c->wide_d, w.scales + (row * w.k + at) / w.group * sizeof(float), sizeof(float));
+  c->wide_d = ScaleOf(w, (row * w.k + at) / w.group);
+  c->d = FloatToHalf(c->wide_d);
 }
 
 // Columns and blocks that do not exist contribute nothing: all their bytes are 0, including the scales.
@@ -72,13 +87,13 @@ template <PanelType type>
 void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
   using L = PanelLayout<type>;
   const DTypeInfo& info = Info(w.type);
-  const size_t units = (w.k + L::kUnit - 1) / L::kUnit, step = type == PanelType::kI8 ? kBlock : info.block_elems;
+  const size_t units = (w.k + L::kUnit - 1) / L::kUnit, step = w.type == DType::kI8 ? kBlock : info.block_elems;
   std::memset(out, 0, units * L::kUnitBytes);
   CodeBlock c;
   for (size_t column = 0; column < kPanel && panel * kPanel + column < w.n; ++column) {
     const size_t row = panel * kPanel + column;
     for (size_t at = 0; at < w.k; at += step) {
-      if constexpr (type == PanelType::kI8) {
+      if (w.type == DType::kI8) {
         UnpackInt8(w, row, at, &c);
       } else {
         UnpackCodes(w.type, w.data + row * w.row_bytes() + at / info.block_elems * info.block_bytes, &c);

@@ -1,0 +1,40 @@
+// How a model marks what it thinks, and the tools that it calls, in an answer: by the markers of its own chat template.
+// Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+struct AnswerFormat {
+  // Each part of an answer has a header that names its channel (gpt-oss). There are no other markers then.
+  bool channels = false;
+  std::string open, close;            // around reasoning; "": none
+  std::string call_open, call_close;  // around calls of tools; "": none; only call_close: to the end of the answer
+  // Where the prompt leaves the answer: before its first part, in reasoning, or in content.
+  enum class Begins { kBefore, kInReasoning, kInContent };
+  Begins begins = Begins::kBefore;
+  // Markers that are control tokens, whose pieces have no text.
+  struct Control {
+    TokenId id = -1;
+    std::string text;
+    bool operator==(const Control&) const = default;
+  };
+  std::vector<Control> controls;
+
+  // Otherwise all of an answer is content.
+  bool marked() const { return channels || !close.empty() || !call_open.empty(); }
+  bool operator==(const AnswerFormat&) const = default;
+};
+
+// By the table of the families' markers; those that the template does not write are not known.
+AnswerFormat FindAnswerFormat(std::string_view chat_template, const Tokenizer& tokenizer,
+                              std::span<const TokenId> prompt);
+
+}  // namespace gyre
