@@ -295,7 +295,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
 // 8-bit floats with a scale for each block of 128 x 128, from their bytes: n and k that no block and no register
 // divides, views that begin within a block, and each byte that there is.
 TEST_P(Products, Fp8WithBlockScales) {
-  for (const auto& [n, k] : {std::pair<size_t, size_t>{256, 256}, {200, 300}, {48, 96}, {17, 130}}) {
+  for (const auto& [n, k] : {std::pair<size_t, size_t>{256, 256}, {200, 300}, {48, 96}, {17, 130}, {21, 4500}}) {
     SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k));
     std::mt19937 random(static_cast<uint32_t>(k));
     std::vector<std::byte> bytes(n * k);
@@ -324,7 +324,7 @@ TEST_P(Products, Fp8WithBlockScales) {
                static_cast<double>(scales[row / 128 * across + i / 128]);
       }
       EXPECT_NEAR(expected[0], own, 1e-4 * (1 + std::fabs(own)));
-      for (const size_t rows : {size_t{1}, size_t{5}, most}) {
+      for (const size_t rows : {size_t{1}, size_t{2}, size_t{5}, size_t{9}, size_t{31}, most}) {
         fast_->MatMul(x.data(), rows, *packed, got.data());
         for (size_t i = 0; i < rows * w.n; ++i)
           ASSERT_NEAR(got[i], expected[i], 2e-4f * (1 + std::fabs(expected[i]))) << rows << " rows, at " << i;
@@ -343,6 +343,43 @@ TEST_P(Products, Fp8WithBlockScales) {
         ASSERT_NEAR(got[i], expected[i], magnitude / 100) << "at " << i;
       }
     }
+  }
+}
+
+// A row with a single 1 gives the weights at its place, to the bit, whatever the number of rows; the codes that are no
+// numbers make the outputs of their columns NaN, and no others.
+TEST_P(Products, Fp8WeightsAreExact) {
+  constexpr size_t kN = 136, kK = 272, kMost = 40;
+  std::vector<std::byte> bytes(kN * kK);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>((i + i / kK) % 127 | (i % 3 == 0 ? 128 : 0));
+  const std::vector<float> scales = Random(2 * 3, 9, 0.01f);
+  const WeightView w{.type = DType::kF8E4M3,
+                     .n = kN,
+                     .k = kK,
+                     .data = bytes.data(),
+                     .scales = reinterpret_cast<const std::byte*>(scales.data()),
+                     .group = 128};
+  std::vector<float> row(kK), got(kMost * kN);
+  for (const size_t rows : {size_t{1}, size_t{3}, size_t{8}, kMost}) {
+    for (size_t first = 0; first + rows <= kK; first += rows + 5) {
+      std::vector<float> x(rows * kK);
+      for (size_t r = 0; r < rows; ++r) x[r * kK + first + r] = 1;
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w), got.data());
+      for (size_t c = 0; c < kN; ++c) {
+        DequantizeRow(w, c, row.data());
+        for (size_t r = 0; r < rows; ++r) ASSERT_EQ(got[r * kN + c], row[first + r]) << rows << " rows, " << c;
+      }
+    }
+  }
+  for (const auto& [column, at] : {std::pair<size_t, size_t>{0, 0}, {7, 127}, {9, 128}, {131, 270}, {135, 271}}) {
+    const std::byte before = bytes[column * kK + at];
+    bytes[column * kK + at] = static_cast<std::byte>(at % 2 == 0 ? 0x7F : 0xFF);
+    for (const size_t rows : {size_t{1}, size_t{3}, size_t{8}, kMost}) {
+      fast_->MatMul(Random(rows * kK, 3).data(), rows, *fast_->Pack(w), got.data());
+      for (size_t i = 0; i < rows * kN; ++i) ASSERT_EQ(std::isnan(got[i]), i % kN == column) << rows << " rows, " << i;
+    }
+    bytes[column * kK + at] = before;
   }
 }
 

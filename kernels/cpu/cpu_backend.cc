@@ -290,6 +290,7 @@ class CpuBackend : public HostBackend {
       case ProductKernel::kCodebook: return MatMulLowBit(x, rows, w, ns, out);
       case ProductKernel::kFloatPanels: return MatMulFloatPanels(x, rows, w, ns, out);
       case ProductKernel::kFloatRows: return MatMulFloatRows(x, rows, w, ns, out);
+      case ProductKernel::kFp8Rows: return MatMulFp8Rows(x, rows, w, ns, out);
       case ProductKernel::kExpandedPanels: return MatMulExpanded(x, rows, w, true, ns, out);
       case ProductKernel::kExpandedRows: return MatMulExpanded(x, rows, w, false, ns, out);
     }
@@ -304,14 +305,27 @@ class CpuBackend : public HostBackend {
     });
   }
 
-  void MatMulFloatRows(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+  // Calls f(column, columns) for columns in slices that stay in the second-level cache while all rows pass over them.
+  template <typename Fn>
+  void ForSlices(size_t rows, const CpuWeight& w, double ns, const Fn& f) {
     team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
-      // Columns in slices that stay in the second-level cache while all rows pass over them.
       const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
-      for (size_t c = begin; c < end; c += slice) {
-        const std::byte* at = w.source.data + c * w.source.row_bytes();
-        ops_.dot(x, rows, at, *FloatTypeOf(w), std::min(slice, end - c), w.k, out + c, w.n);
-      }
+      for (size_t c = begin; c < end; c += slice) f(c, std::min(slice, end - c));
+    });
+  }
+
+  void MatMulFloatRows(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    ForSlices(rows, w, ns, [&](size_t c, size_t n) {
+      ops_.dot(x, rows, w.source.data + c * w.source.row_bytes(), *FloatTypeOf(w), n, w.k, out + c, w.n);
+    });
+  }
+
+  void MatMulFp8Rows(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    ForSlices(rows, w, ns, [&](size_t c, size_t n) {
+      const WeightView columns = RowsOf(w.source, c, n);
+      const size_t across = (w.k + columns.group - 1) / columns.group;
+      ops_.dot_fp8(x, rows, {columns.data, columns.scales, across, columns.group, columns.first_row}, n, w.k, out + c,
+                   w.n);
     });
   }
 

@@ -69,6 +69,7 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx2Ops() {
   static const IsaOps kOps = {.dot = Dot<V8>,
+                              .dot_fp8 = DotFp8<V8>,
                               .dot_panels = DotPanels,
                               .quantize = QuantizeX,
                               .scores = Scores<V8>,
@@ -84,7 +85,7 @@ const IsaOps* Avx2Ops() {
                               .softcap = Softcap<V8>,
                               .rms_norm = RmsNorm<V8>,
                               .to_half = ToHalf<V8>,
-                              .expand_fp8 = ExpandFp8,
+                              .expand_fp8 = ExpandFp8<V8>,
                               .short_conv = ShortConv<V8>,
                               .scan_state = ScanState<V8>,
                               .float_gemm = Gemm<V8>::kOps,

@@ -10,6 +10,7 @@ namespace {
 
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
+  using Bytes [[gnu::vector_size(32)]] = uint8_t;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kTileRows = 3, kTileColumns = 4, kChain = 4096, kGemmRows = 6, kGemmVectors = 2,
                           kPageStreams = 2;
@@ -22,6 +23,12 @@ struct V8 : CopiedTails<V8, 8> {
   }
   static T LoadInt8(const int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  // Exponent and mantissa of E4M3 lie 7 bits higher in f16, whose exponent bias is larger by 8. Its sign, extended to
+  // 16 bits, also gets into the exponent's highest bit.
+  static T LoadFp8(const std::byte* p) {
+    const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<int16_t>(0xBFFF))));
   }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }

@@ -71,6 +71,7 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 const IsaOps* Avx512Ops() {
   // The products are those of AVX2, and therefore also the layout of x.
   static const IsaOps kOps = {.dot = Dot<V16>,
+                              .dot_fp8 = DotFp8<V16>,
                               .dot_panels = Avx2Ops()->dot_panels,
                               .quantize = QuantizeFour,
                               .scores = Scores<V16>,
@@ -86,7 +87,7 @@ const IsaOps* Avx512Ops() {
                               .softcap = Softcap<V16>,
                               .rms_norm = RmsNorm<V16>,
                               .to_half = ToHalf<V16>,
-                              .expand_fp8 = ExpandFp8,
+                              .expand_fp8 = ExpandFp8<V16>,
                               .short_conv = ShortConv<V16>,
                               .scan_state = ScanState<V16>,
                               .float_gemm = Gemm<V16>::kOps,

@@ -11,6 +11,7 @@ namespace {
 
 struct V16 {
   using T = __m512;
+  using Bytes [[gnu::vector_size(64)]] = uint8_t;
   static constexpr size_t kLanes = 16;
   static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kGemmRows = 8, kGemmVectors = 3,
                           kPageStreams = 4;
@@ -36,6 +37,14 @@ struct V16 {
   static T LoadInt8Tail(const int8_t* p, size_t n) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p)));
   }
+  // Exponent and mantissa of E4M3 lie 7 bits higher in f16, whose exponent bias is larger by 8. Its sign, extended to
+  // 16 bits, also gets into the exponent's highest bit.
+  static T FromFp8(__m128i bytes) {
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xBFFF))));
+  }
+  static T LoadFp8(const std::byte* p) { return FromFp8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static T LoadFp8Tail(const std::byte* p, size_t n) { return FromFp8(_mm_maskz_loadu_epi8(Mask(n), p)); }
   static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }

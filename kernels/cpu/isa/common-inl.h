@@ -44,6 +44,7 @@ struct CopiedTails {
   static auto LoadHalfTail(const uint16_t* p, size_t n) { return V::LoadHalf(Padded<uint16_t>(p, n).all); }
   static auto LoadBf16Tail(const uint16_t* p, size_t n) { return V::LoadBf16(Padded<uint16_t>(p, n).all); }
   static auto LoadInt8Tail(const int8_t* p, size_t n) { return V::LoadInt8(Padded<int8_t>(p, n).all); }
+  static auto LoadFp8Tail(const std::byte* p, size_t n) { return V::LoadFp8(Padded<std::byte>(p, n).all); }
   template <typename T>
   static void StoreTail(float* p, T v, size_t n) {
     float all[lanes];

@@ -2,9 +2,10 @@
 //
 // V has: kLanes; kTileRows and kTileColumns (a tile's accumulators, its rows of x and one column must fit the
 // registers); kChain (positions that are summed per lane before the lanes are added); kPageStreams
-// (attention_kernels-inl.h); T (a register); Zero, Load (f32), LoadHalf, LoadBf16, LoadInt8, and the same with Tail (n
-// < kLanes elements, then zeros); Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor,
-// TimesPowerOf2 (the exponent is an integer in float), Store, StoreTail, StoreHalf, Sum, Largest.
+// (attention_kernels-inl.h); T (a register); Bytes (a register of uint8_t); Zero, Load (f32), LoadHalf, LoadBf16,
+// LoadInt8, LoadFp8 (E4M3 / kFp8Unit; 1.875 for NaN), and the same with Tail (n < kLanes elements, then zeros);
+// Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (the exponent is an integer
+// in float), Store, StoreTail, StoreHalf, Sum, Largest.
 #pragma once
 
 #include <bit>
@@ -33,30 +34,121 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
-// R rows of x by C columns of w over `count` positions, added to the lanes' sums in acc[(r * C + c) * lanes] unless
-// they are the first. Rows of x and columns of w are k elements apart; `at` is the index of the first weight.
-template <typename V, FloatType type, size_t R, size_t C>
-void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, bool first, float* acc) {
+// The columns that a product reads, W in the templates below. w.RunEnd(at, end) is the end of a run of positions from
+// `at` on; w.Run<C>(column, at, end) is that run of C columns, of which Load and LoadTail give a register of weights.
+template <typename V, FloatType type>
+struct FloatColumns {
+  const void* w;
+  size_t k;
+  struct Columns {
+    const void* w;
+    size_t first, k;
+    typename V::T Load(size_t column, size_t at) const { return LoadWeights<V, type>(w, first + column * k + at); }
+    typename V::T LoadTail(size_t column, size_t at, size_t n) const {
+      return LoadWeightsTail<V, type>(w, first + column * k + at, n);
+    }
+  };
+  static size_t RunEnd(size_t /*at*/, size_t end) { return end; }
+  template <size_t C>
+  Columns Run(size_t column, size_t /*at*/, size_t /*end*/) const {
+    return {w, column * k, k};
+  }
+};
+
+// Whether a code among n bytes from p on, or in other columns `stride` bytes apart, is NaN: its lower seven bits are
+// ones, and adding 1 carries into the eighth.
+template <typename V>
+bool HasFp8Nan(const std::byte* p, size_t columns, size_t stride, size_t n) {
+  using Bytes = typename V::Bytes;
+  Bytes carries = {};
+  for (size_t c = 0; c < columns; ++c, p += stride) {
+    size_t i = 0;
+    for (; i + sizeof(Bytes) <= n; i += sizeof(Bytes)) {
+      Bytes b;
+      __builtin_memcpy(&b, p + i, sizeof b);
+      carries |= (b & 0x7F) + 1;
+    }
+    if (i == n) continue;
+    Bytes b = {};
+    __builtin_memcpy(&b, p + i, n - i);
+    carries |= (b & 0x7F) + 1;
+  }
+  uint64_t words[sizeof(Bytes) / 8], any = 0;
+  __builtin_memcpy(words, &carries, sizeof words);
+  for (const uint64_t word : words) any |= word;
+  return (any & 0x8080808080808080u) != 0;
+}
+
+// V::LoadFp8 gives E4M3 divided by this.
+constexpr float kFp8Unit = 256;
+
+// A run has one scale a column. A weight is rounded to f32 once it has its scale, as ExpandFp8 does it, so both give
+// the same bits.
+template <typename V>
+struct Fp8Columns {
+  Fp8Matrix w;
+  size_t k;
+  template <size_t C>
+  struct Columns {
+    const std::byte* first;
+    size_t k;
+    typename V::T scales[C];
+    typename V::T Load(size_t column, size_t position) const {
+      return V::Mul(V::LoadFp8(first + column * k + position), scales[column]);
+    }
+    typename V::T LoadTail(size_t column, size_t position, size_t n) const {
+      return V::Mul(V::LoadFp8Tail(first + column * k + position, n), scales[column]);
+    }
+  };
+  size_t RunEnd(size_t at, size_t end) const {
+    const size_t to = (at / w.group + 1) * w.group;
+    return to < end ? to : end;
+  }
+  template <size_t C>
+  Columns<C> Run(size_t column, size_t at, size_t end) const {
+    Columns<C> run = {w.bytes + column * k, k, {}};
+    const bool nan = HasFp8Nan<V>(run.first + at, C, k, end - at);
+    for (size_t c = 0; c < C; ++c) {
+      float scale;
+      __builtin_memcpy(&scale,
+                       w.scales + ((w.first_row + column + c) / w.group * w.across + at / w.group) * sizeof scale,
+                       sizeof scale);
+      // A weight that is NaN makes each output of its column NaN, whatever it is multiplied by.
+      if (nan && HasFp8Nan<V>(run.first + c * k + at, 1, k, end - at)) scale = __builtin_nanf("");
+      run.scales[c] = V::Broadcast(scale * kFp8Unit);
+    }
+    return run;
+  }
+};
+
+// R rows of x by C columns of w over positions [begin, end), added to the lanes' sums in acc[(r * C + c) * lanes]
+// unless they are the first.
+template <typename V, size_t R, size_t C, typename W>
+void DotTile(const float* x, const W& w, size_t column, size_t begin, size_t end, bool first, float* acc) {
   typename V::T sum[R][C];
   for (size_t r = 0; r < R; ++r) {
     for (size_t c = 0; c < C; ++c) sum[r][c] = first ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
   }
-  const size_t whole = count / V::kLanes * V::kLanes;
-  for (size_t i = 0; i < whole; i += V::kLanes) {
-    typename V::T xs[R];
-    for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * k + i);
-    for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeights<V, type>(w, at + c * k + i);
-      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+  for (size_t at = begin; at < end;) {
+    const size_t to = w.RunEnd(at, end), whole = at + (to - at) / V::kLanes * V::kLanes;
+    const auto run = w.template Run<C>(column, at, to);
+    for (size_t i = at; i < whole; i += V::kLanes) {
+      typename V::T xs[R];
+      for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * w.k + i);
+      for (size_t c = 0; c < C; ++c) {
+        const typename V::T ws = run.Load(c, i);
+        for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+      }
     }
-  }
-  if (whole < count) {
-    typename V::T xs[R];
-    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, count - whole);
-    for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeightsTail<V, type>(w, at + c * k + whole, count - whole);
-      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+    if (whole < to) {
+      typename V::T xs[R];
+      for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * w.k + whole, to - whole);
+      for (size_t c = 0; c < C; ++c) {
+        const typename V::T ws = run.LoadTail(c, whole, to - whole);
+        for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+      }
     }
+    at = to;
   }
   for (size_t r = 0; r < R; ++r) {
     for (size_t c = 0; c < C; ++c) V::Store(acc + (r * C + c) * V::kLanes, sum[r][c]);
@@ -67,10 +159,11 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, b
 // sums wait in `acc` until a chain is complete. A single row always fits.
 constexpr size_t kSegment = 512, kSliceColumns = 64;
 
-template <typename V, FloatType type, size_t R, size_t C>
-void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+template <typename V, size_t R, size_t C, typename W>
+void DotRows(const float* x, const W& w, size_t n, float* out, size_t ldo) {
   static_assert(kSliceColumns % C == 0 && V::kChain % kSegment == 0);
   constexpr size_t kStep = R == 1 ? V::kChain : kSegment;
+  const size_t k = w.k;
   alignas(64) float acc[R * kSliceColumns * V::kLanes];
   for (size_t first = 0; first < n; first += kSliceColumns) {
     const size_t last = n - first < kSliceColumns ? n : first + kSliceColumns;
@@ -80,9 +173,8 @@ void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size
       size_t column = first;
       float* at = acc;
       for (; column + C <= last; column += C, at += R * C * V::kLanes)
-        DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, end - begin, begins, at);
-      for (; column < last; ++column, at += R * V::kLanes)
-        DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+        DotTile<V, R, C>(x, w, column, begin, end, begins, at);
+      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, R, 1>(x, w, column, begin, end, begins, at);
       if (end < k && end % V::kChain != 0) continue;
       at = acc;
       for (column = first; column < last;) {
@@ -100,22 +192,27 @@ void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size
   }
 }
 
-template <typename V, FloatType type>
-void DotTyped(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+template <typename V, typename W>
+void DotColumns(const float* x, size_t rows, const W& w, size_t n, float* out, size_t ldo) {
   constexpr size_t R = V::kTileRows, C = V::kTileColumns;
   size_t r = 0;
-  for (; r + R <= rows; r += R) DotRows<V, type, R, C>(x + r * k, w, n, k, out + r * ldo, ldo);
-  for (; r + 2 <= rows; r += 2) DotRows<V, type, 2, 4>(x + r * k, w, n, k, out + r * ldo, ldo);
-  for (; r < rows; ++r) DotRows<V, type, 1, 8>(x + r * k, w, n, k, out + r * ldo, ldo);
+  for (; r + R <= rows; r += R) DotRows<V, R, C>(x + r * w.k, w, n, out + r * ldo, ldo);
+  for (; r + 2 <= rows; r += 2) DotRows<V, 2, 4>(x + r * w.k, w, n, out + r * ldo, ldo);
+  for (; r < rows; ++r) DotRows<V, 1, 8>(x + r * w.k, w, n, out + r * ldo, ldo);
 }
 
 template <typename V>
 void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo) {
   switch (type) {
-    case FloatType::kF32: return DotTyped<V, FloatType::kF32>(x, rows, w, n, k, out, ldo);
-    case FloatType::kF16: return DotTyped<V, FloatType::kF16>(x, rows, w, n, k, out, ldo);
-    case FloatType::kBf16: return DotTyped<V, FloatType::kBf16>(x, rows, w, n, k, out, ldo);
+    case FloatType::kF32: return DotColumns<V>(x, rows, FloatColumns<V, FloatType::kF32>{w, k}, n, out, ldo);
+    case FloatType::kF16: return DotColumns<V>(x, rows, FloatColumns<V, FloatType::kF16>{w, k}, n, out, ldo);
+    case FloatType::kBf16: return DotColumns<V>(x, rows, FloatColumns<V, FloatType::kBf16>{w, k}, n, out, ldo);
   }
+}
+
+template <typename V>
+void DotFp8(const float* x, size_t rows, const Fp8Matrix& w, size_t n, size_t k, float* out, size_t ldo) {
+  DotColumns<V>(x, rows, Fp8Columns<V>{w, k}, n, out, ldo);
 }
 
 // Calls f(at, skip, n) for registers that cover [begin, end) and begin at multiples of the lanes; of the first and the
@@ -328,39 +425,15 @@ void ToHalf(const float* x, size_t n, uint16_t* out) {
   __builtin_memcpy(out + i, tail, (n - i) * sizeof(uint16_t));
 }
 
-// Exponent and mantissa of E4M3 are moved to their places in f32, whose exponent bias is larger by 120; so the numbers
-// below 2^-6 are right too, as f32 has such numbers itself.
-inline void ExpandFp8(const std::byte* from, size_t n, float scale, float* out) {
-  constexpr size_t kLanes = 8;
-  using Bytes [[gnu::vector_size(8)]] = uint8_t;
-  using Bits [[gnu::vector_size(32)]] = uint32_t;
-  using Floats [[gnu::vector_size(32)]] = float;
-  for (size_t i = 0; i < n; i += kLanes) {
-    const size_t count = n - i < kLanes ? n - i : kLanes;
-    Bytes bytes = {};
-    if (count == kLanes)
-      __builtin_memcpy(&bytes, from + i, kLanes);
-    else
-      __builtin_memcpy(&bytes, from + i, count);
-    const Bits b = __builtin_convertvector(bytes, Bits), magnitude = b & 0x7F;
-    const Bits nan = (magnitude == 0x7F) & 0x7FC00000u, sign = (b & 0x80) << 24;
-    // A subnormal f32 would take a hundred cycles. Of a subnormal code, 1/64 and its value are put together, and 1/64
-    // is taken away again; of the others the exponent is moved.
-    const Bits small = reinterpret_cast<Bits>(magnitude < 8),
-               sum = (magnitude << 20) + (120u << 23) + (small & (1u << 23)), taken = small & (121u << 23);
-    Floats values, less;
-    __builtin_memcpy(&values, &sum, sizeof values);
-    __builtin_memcpy(&less, &taken, sizeof less);
-    values -= less;
-    Bits bits;
-    __builtin_memcpy(&bits, &values, sizeof bits);
-    bits |= sign | nan;
-    __builtin_memcpy(&values, &bits, sizeof values);
-    values *= scale;
-    if (count == kLanes)
-      __builtin_memcpy(out + i, &values, sizeof values);
-    else
-      __builtin_memcpy(out + i, &values, count * sizeof(float));
+template <typename V>
+void ExpandFp8(const std::byte* from, size_t n, float scale, float* out) {
+  const typename V::T by = V::Broadcast(scale * kFp8Unit);
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(out + i, V::Mul(V::LoadFp8(from + i), by));
+  if (i < n) V::StoreTail(out + i, V::Mul(V::LoadFp8Tail(from + i, n - i), by), n - i);
+  if (!HasFp8Nan<V>(from, 1, n, n)) return;
+  for (i = 0; i < n; ++i) {
+    if ((from[i] & std::byte{0x7F}) == std::byte{0x7F}) out[i] = __builtin_nanf("");
   }
 }
 }  // namespace

@@ -75,11 +75,21 @@ struct ScanRows {
   float skip;
 };
 
+// E4M3 with a scale for each block of `group` x `group` weights: byte i of column c at bytes[c * k + i], its scale, an
+// unaligned f32, at number (first_row + c) / group * across + i / group. REQUIRES: group % 16 == 0; scales below 2^120.
+struct Fp8Matrix {
+  const std::byte* bytes;
+  const std::byte* scales;
+  size_t across, group, first_row;
+};
+
 struct IsaOps {
   // out[r * ldo + c] = sum over i of x[r * k + i] * w[c * k + i], for columns [0, n). Each (row, column) has one
   // accumulator vector for a chain of some thousand positions; its lanes are added in a fixed order, then the chains in
   // order: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
+  // The same for E4M3: the bits of `dot` with the weights that expand_fp8 gives.
+  void (*dot_fp8)(const float* x, size_t rows, const Fp8Matrix& w, size_t n, size_t k, float* out, size_t ldo);
   // The same for `panels` consecutive panels, an even number; the order of additions is in docs/kernels.md. `columns`:
   // how many columns of these panels exist. `streams`: how many panels few rows read at once, 1 or 4; no bit depends on
   // it.

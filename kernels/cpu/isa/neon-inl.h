@@ -223,6 +223,7 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }
 
 constexpr IsaOps kOps = {.dot = Dot<V4>,
+                         .dot_fp8 = DotFp8<V4>,
                          .dot_panels = DotPanels,
                          .quantize = QuantizeRow<Quantize>,
                          .scores = Scores<V4>,
@@ -238,7 +239,7 @@ constexpr IsaOps kOps = {.dot = Dot<V4>,
                          .softcap = Softcap<V4>,
                          .rms_norm = RmsNorm<V4>,
                          .to_half = ToHalf<V4>,
-                         .expand_fp8 = ExpandFp8,
+                         .expand_fp8 = ExpandFp8<V4>,
                          .short_conv = ShortConv<V4>,
                          .scan_state = ScanState<V4>,
                          .float_gemm = Gemm<V4>::kOps};

@@ -10,6 +10,7 @@ namespace {
 
 struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
+  using Bytes [[gnu::vector_size(16)]] = uint8_t;
   static constexpr size_t kLanes = 4;
   static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kGemmRows = 8, kGemmVectors = 3,
                           kPageStreams = 4;
@@ -21,6 +22,14 @@ struct V4 : CopiedTails<V4, 4> {
     int32_t four;
     __builtin_memcpy(&four, p, 4);
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
+  }
+  // Exponent and mantissa of E4M3 lie 7 bits higher in f16, whose exponent bias is larger by 8. Its sign, extended to
+  // 16 bits, also gets into the exponent's highest bit.
+  static T LoadFp8(const std::byte* p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    const int16x4_t wide = vshl_n_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))), 7);
+    return vcvt_f32_f16(vreinterpret_f16_s16(vand_s16(wide, vdup_n_s16(static_cast<int16_t>(0xBFFF)))));
   }
   static T Broadcast(float f) { return vdupq_n_f32(f); }
   static T Fma(T a, T b, T c) { return vfmaq_f32(c, a, b); }

@@ -8,6 +8,7 @@ namespace gyre::cpu {
 WeightForm FormOf(const CpuWeight& w) {
   if (w.has_panels()) return WeightForm::kPanels;
   if (FloatTypeOf(w)) return WeightForm::kFloats;
+  if (w.type == DType::kF8E4M3) return WeightForm::kFp8;
   return IsLowBit(w.type) ? WeightForm::kCodebook : WeightForm::kOther;
 }
 

@@ -16,12 +16,13 @@ enum class ProductKernel : uint8_t {
   kCodebook,        // the same, for panels that are expanded two at a time
   kFloatPanels,     // FloatGemm
   kFloatRows,       // IsaOps::dot
+  kFp8Rows,         // IsaOps::dot_fp8
   kExpandedPanels,  // FloatGemm, for weights that become f32 some columns at a time
   kExpandedRows,    // IsaOps::dot, for the same
 };
 
 // The form of weights in memory.
-enum class WeightForm : uint8_t { kFloats, kPanels, kCodebook, kOther };
+enum class WeightForm : uint8_t { kFloats, kFp8, kPanels, kCodebook, kOther };
 WeightForm FormOf(const CpuWeight& w);
 
 // The first rule that fits decides.
@@ -36,6 +37,8 @@ inline constexpr ProductRule kProductRules[] = {
     {WeightForm::kPanels, ProductRule::Rows::kAny, true, ProductKernel::kPanels, "int8 blocks, groups of rows"},
     {WeightForm::kFloats, ProductRule::Rows::kMany, false, ProductKernel::kFloatPanels, "f32 row panels"},
     {WeightForm::kFloats, ProductRule::Rows::kAny, false, ProductKernel::kFloatRows, "f32 rows"},
+    {WeightForm::kFp8, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
+    {WeightForm::kFp8, ProductRule::Rows::kAny, false, ProductKernel::kFp8Rows, "f32 rows"},
     {WeightForm::kCodebook, ProductRule::Rows::kAny, true, ProductKernel::kCodebook, "int8 blocks, groups of rows"},
     {WeightForm::kPanels, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
     {WeightForm::kPanels, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
