@@ -1,9 +1,11 @@
 #include "base/host_port.h"
 
+#include <netdb.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace gyre {
 
@@ -47,6 +49,16 @@ StatusOr<std::vector<std::string>> ParseAddresses(const std::string& text) {
 
 std::string FormatHostPort(const std::string& host, uint16_t port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+StatusOr<HostPort> NumericHostPort(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
+                                NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return InvalidArgument("no address of IPv4 or IPv6: {}", gai_strerror(error));
+  HostPort out{.host = host};
+  std::from_chars(port, port + std::strlen(port), out.port);
+  return out;
 }
 
 std::string HostName() {

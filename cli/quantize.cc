@@ -12,6 +12,7 @@
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/new_file.h"
 
 namespace gyre {
 namespace {
@@ -47,10 +48,8 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   namespace fs = std::filesystem;
   std::error_code error;
   const bool folder = fs::is_directory(options.in, error);
-  // What QuantizeFile would refuse after a long conversion is refused before it.
-  if (folder && fs::exists(options.out, error) && !options.force) {
-    return InvalidArgument("{}: the file exists already; --force overwrites it", options.out);
-  }
+  // A file that can't be written is refused before the conversion, which takes long.
+  if (folder) GYRE_RETURN_IF_ERROR(NewFile::Create(options.out, {.overwrite = options.force, .sources = {}}).status());
   const Temporary converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
   if (folder) {
     GYRE_RETURN_IF_ERROR(ConvertCommand({.folder = options.in, .out = converted.path(), .quiet = options.quiet}));

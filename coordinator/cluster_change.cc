@@ -52,8 +52,9 @@ std::set<std::string> ClusterState::Survivors(Deadline now) const {
   return out;
 }
 
-// The members from which the draft can recall the lost plan's pages. If there are none, these are of no more use.
-std::set<std::string> ClusterState::CanRecall(const Draft& draft, Deadline now) {
+// Chooses the members from which the draft recalls the lost plan's pages. If it can't, forgets that plan and returns
+// none.
+std::set<std::string> ClusterState::ChooseRecall(const Draft& draft, Deadline now) {
   if (plan_ || !kept_) return {};
   std::set<std::string> survivors = Survivors(now);
   const bool whole = RecallSources(kept_->plan, {0, sizes_.num_layers()}, "", survivors).has_value();

@@ -317,7 +317,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
         fmt::format("the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
                     uint64_t{num_blocks()} * block_size, uint64_t{draft.num_blocks} * block_size));
   }
-  std::set<std::string> survivors = CanRecall(draft, now);
+  std::set<std::string> survivors = ChooseRecall(draft, now);
   const bool recalls = !survivors.empty();
   std::map<std::string, Participant> participants;
   if (plan_) {

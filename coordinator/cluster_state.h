@@ -160,7 +160,7 @@ class ClusterState {
   Actions AskedToRemove(uint64_t ask, const std::string& name, Deadline now);
   Actions Ticked(Deadline now);
 
-  // When Ticked is due.
+  // The time at which Ticked is due.
   Deadline deadline() const;
   // `now`: for rates.
   ClusterStatus status(Deadline now) const;
@@ -321,7 +321,7 @@ class ClusterState {
   void MaybeGrow();
   void MaybeFinish(Deadline now);
   std::set<std::string> Survivors(Deadline now) const;
-  std::set<std::string> CanRecall(const Draft& draft, Deadline now);
+  std::set<std::string> ChooseRecall(const Draft& draft, Deadline now);
   uint64_t RecalledStep() const;
   void SetMirrors(Plan* plan) const;
   void Failed(const Change& change, Deadline now);

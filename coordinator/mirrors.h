@@ -1,4 +1,4 @@
-// Who mirrors whom, and where the pages of a lost plan are (docs/faults.md). Pure.
+// The choice of each stage's mirror, and of the sources of a lost plan's pages (docs/faults.md). Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace gyre {
 // coordinator's own member (`local`) is not mirrored, and mirrors one only where it is the only other. nullopt: nobody.
 std::vector<std::optional<size_t>> MirrorHolders(const std::vector<bool>& local);
 
-// Where the pages of layers are when the plan is lost: at their owners that survive, else at the surviving holders of
+// The sources of layers' pages when the plan is lost: their owners that survive, else the surviving holders of
 // their mirrors. Sources come in the order of the layers, those of `reader` itself only where it reads its own mirror.
 // nullopt: no survivor has the pages of a layer in `wanted`.
 std::optional<std::vector<LayerSource>> RecallSources(const Plan& lost, LayerRange wanted, const std::string& reader,

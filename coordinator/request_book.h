@@ -54,7 +54,7 @@ class RequestBook {
   void Restore(Request request, bool ended, Deadline now);
   // Forgets those whose time is over.
   void Tick(Deadline now);
-  // When Tick is due.
+  // The time at which Tick is due.
   Deadline deadline() const;
   size_t size() const { return entries_.size(); }
 

@@ -1,4 +1,4 @@
-// How a model marks what it thinks, and the tools that it calls, in an answer: by the markers of its own chat template.
+// The markers of reasoning and of tool calls in a model's answers, as its own chat template has them.
 // Pure.
 #pragma once
 
@@ -17,7 +17,7 @@ struct AnswerFormat {
   bool channels = false;
   std::string open, close;            // around reasoning; "": none
   std::string call_open, call_close;  // around calls of tools; "": none; only call_close: to the end of the answer
-  // Where the prompt leaves the answer: before its first part, in reasoning, or in content.
+  // The part of the answer in which the prompt ends: before the first one, in reasoning, or in content.
   enum class Begins { kBefore, kInReasoning, kInContent };
   Begins begins = Begins::kBefore;
   // Markers that are control tokens, whose pieces have no text.

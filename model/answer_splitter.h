@@ -1,4 +1,4 @@
-// Parts what a model thinks from what it answers. Pure.
+// Splits a model's answer into reasoning and content. Pure.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class AnswerSplitter {
     std::string text;  // not empty
     bool operator==(const Piece&) const = default;
   };
-  // One token and its text, as a TokenEvent has them. What comes with a control token stands before it.
+  // One token and its text, as a TokenEvent has them. The text of a control token's event comes before the token.
   std::vector<Piece> Push(TokenId token, std::string_view text);
   // The end of the answer, with the last of its text.
   std::vector<Piece> Finish(std::string_view text);

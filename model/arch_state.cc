@@ -170,7 +170,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
     if (arch.one_part_layers) attention.rope.dims = 0;
   }
-  // Of a family with feed-forward blocks of their own only the tensors say which ones have experts.
+  // In a family whose feed-forward blocks are layers, only the tensors say which of them have experts.
   const auto is_dense = [&](size_t layer) {
     const TensorTable& tensors = from.gguf.tensors();
     return arch.one_part_layers && (tensors.Has(fmt::format("blk.{}.ffn_up.weight", layer)) ||

@@ -5,12 +5,16 @@ if(GYRE_TESTS)
           coordinator_scheduler_soak_test coordinator_scheduler_window_test coordinator_sampler_test
           coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
-          coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_steps_in_flight_test
-          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test coordinator_mirrors_test
-          coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_leadership_test coordinator_request_book_test
+          coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test
+          coordinator_steps_in_flight_test
+          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test
+          coordinator_mirrors_test
+          coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
+          coordinator_leadership_test coordinator_request_book_test
     DEPS gyre_coordinator)
   add_test(NAME coordinator_cluster_explore_deep COMMAND coordinator_tests --gtest_filter=ClusterExploreTest.*)
-  set_tests_properties(coordinator_cluster_explore_deep PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_EXPLORE_DEPTH=4)
+  set_tests_properties(coordinator_cluster_explore_deep PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
+               GYRE_EXPLORE_DEPTH=4)
   gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
     DEPS gyre_coordinator)

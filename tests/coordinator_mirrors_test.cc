@@ -49,7 +49,7 @@ TEST(RecallSourcesTest, OwnersThatLiveAndTheHoldersOfThoseThatDoNot) {
   ASSERT_TRUE(sources.has_value());
   EXPECT_THAT(*sources, ElementsAre(LayerSource{{2, 3}, "a", "a:1", 0}, LayerSource{{3, 6}, "c", "c:1", 3},
                                     LayerSource{{6, 8}, "c", "c:1", 0}));
-  // What one has itself is no source, but for its own mirror.
+  // A reader's own pages are no source; its own mirror is one.
   EXPECT_THAT(*RecallSources(Mirrored(), {3, 9}, "c", without_b), ElementsAre(LayerSource{{3, 6}, "c", "c:1", 3}));
   EXPECT_THAT(*RecallSources(Mirrored(), {0, 3}, "a", without_b), IsEmpty());
 }

@@ -126,7 +126,7 @@ TEST(RequestBookTest, OfRestoredOnesThoseThatHaveEndedMakeRoomFirst) {
                                                             {"a", false}, {"f", true},  {"c", false}};
   for (const auto& [id, ended] : stored) book.Restore(Ask(id), ended, At(0));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("e", "d"));
-  // Who leaves now has more time than they, and they have not ended.
+  // A request that has ended goes first, although its time limit is later than that of those under way.
   book.Begin(Ask("g"), 1);
   book.Finish("g", 1);
   book.Leave("g", 1, At(1));

@@ -130,7 +130,7 @@ TEST(SchedulerWindowTest, AChatsNextTurnFindsItsWindow) {
   EXPECT_EQ(CachedOf(r, 3, Tokens(50)), 40u) << "the first row of the answer is in the block that ends there";
 }
 
-// Where texts part in their middle, the window before that place is kept from the second text on.
+// If texts differ from their middle on, the window before that place is kept from the second text on.
 TEST(SchedulerWindowTest, ACommonBeginningIsFoundFromTheThirdTextOn) {
   auto text = [](TokenId end) {
     std::vector<TokenId> tokens = Tokens(20);

@@ -20,7 +20,8 @@ if(GYRE_TESTS)
   endforeach()
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
-          ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_mirror_test ring_namespaces_test ring_rebalance_test
+          ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_mirror_test
+          ring_namespaces_test ring_rebalance_test
           ring_chaos_test ring_restart_test ring_transport_test ring_weights_test
     DEPS gyre_runtime Boost::json)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
@@ -75,7 +76,8 @@ if(GYRE_TESTS)
                worker_scalar_forward_test worker_scalar_state_test model_hf_families_test)
     gyre_far_entry(${file}_far golden_tests ${file} far)
   endforeach()
-  foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_transport_test ring_weights_test)
+  foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_transport_test
+               ring_weights_test)
     gyre_far_entry(${file}_far ring_tests ${file} far)
   endforeach()
   # Some hundred tokens over a network that loses packets.

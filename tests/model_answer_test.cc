@@ -1,5 +1,4 @@
-// What a model thinks and which tools it calls is the same wherever tokens cut its answer, in the format of each
-// family.
+// Reasoning and tool calls in the format of each family: the pieces are the same wherever tokens cut the answer.
 #include <gtest/gtest.h>
 
 #include "model/answer_splitter.h"
@@ -318,7 +317,7 @@ TEST(Answer, ControlTokensHaveNoText) {
   EXPECT_EQ(splitter.Push(9, "So."), (std::vector<Piece>{{false, "So."}}));
 }
 
-// What does not end but may go on for ever is let go as soon as it can't be a header.
+// Text that begins as a header is given out as soon as it is too long for one.
 TEST(Answer, ALongTextWithoutAMessageIsNoHeader) {
   AnswerSplitter splitter({.channels = true});
   std::string shown;

@@ -23,7 +23,7 @@ using testing::Etcd;
 using ::testing::HasSubstr;
 using testing::Process;
 
-// Who is on which host.
+// The numbers of the hosts.
 constexpr int kEtcd = 1, kFirst = 2, kSecond = 3, kOthers = 4;
 constexpr const char* kBoth = "10.77.0.2:7700,10.77.0.3:7700";
 
@@ -75,7 +75,7 @@ class PartitionTest : public ::testing::Test {
     EXPECT_GE(text->output().size(), 300u) << "no text";
     return text;
   }
-  // Where a text is another one; "" = nowhere.
+  // Describes the first place where a text differs; "" = none does.
   std::string Difference(const std::string& text) const {
     if (text == alone_) return "";
     const size_t at =

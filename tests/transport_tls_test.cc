@@ -326,6 +326,7 @@ TEST(AddressBudgetTest, AnAddressHasItsShareAndAllHaveOne) {
   EXPECT_EQ(take("fd00::1", 3) + take("fd00::2", 3), 4);
   EXPECT_EQ(take("fd00:0:0:1::2", 3), 3);
   EXPECT_EQ(AddressGroup("::ffff:10.0.0.7"), "10.0.0.7");
+  EXPECT_EQ(AddressGroup("fe80::1%lo"), AddressGroup("fe80::2%lo"));
   int taken = 0;
   for (int i = 0; i < 1000; ++i) taken += take(fmt::format("10.1.{}.{}", i / 250, i % 250), 1);
   EXPECT_LE(taken, 20);

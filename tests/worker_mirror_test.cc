@@ -25,15 +25,6 @@ using ::testing::IsEmpty;
 constexpr Epoch kPlan{.term = 7, .number = 3};
 constexpr auto kPatience = seconds(30);
 
-std::shared_ptr<Device> ThisDevice() {
-  static const auto device = testing::TestDevice(Isa::kRef, 1);
-  return device;
-}
-Backend& Queue() {
-  static const auto queue = ThisDevice()->NewBackend();
-  return *queue;
-}
-
 MirrorOrder OrderFor(std::vector<uint32_t> layers, Epoch epoch = kPlan, const std::string& source = "w1") {
   MirrorOrder order{.epoch = epoch, .source = source, .layers = {}};
   for (const uint32_t layer : layers) order.layers[layer] = {.pages = 8, .page_bytes = 4};
@@ -53,7 +44,7 @@ struct FrameOf {
   Pages pages;
 };
 
-// What the store gives of a layer to who recalls it, as "3:a 5:b".
+// The pages of a layer that the store exports, as "3:a 5:b".
 std::string Given(const MirrorStore& store, uint32_t layer, uint64_t plan = 3) {
   PageExport e;
   e.request = {.layer = layer, .max_bytes = kPullBytes, .kind = PullKind::kMirrored, .mirror = plan};
@@ -140,7 +131,7 @@ TEST(MirrorStoreTest, TakesNoMoreThanThePlanHas) {
 std::shared_ptr<Layer> PagesOnly() {
   auto layer = std::make_shared<Layer>();
   layer->spec.mixer = AttentionSpec{.heads = 2, .kv_heads = 2, .head_dim = 8};
-  layer->pages = *PagePool::Make(layer->spec, 8, 4, KvType::kF32, *ThisDevice());
+  layer->pages = *PagePool::Make(layer->spec, 8, 4, KvType::kF32, *testing::SharedDevice());
   return layer;
 }
 
@@ -151,9 +142,10 @@ TEST(MirroredPagesTest, OnlyFullOnesAreGivenToAMirror) {
   layer->pages->StampFull(3, 13);
   const auto given = [&](uint64_t since, uint64_t pool) {
     std::vector<std::byte> data;
-    const auto pages = ExportPages(
-        *layer, {.since = since, .max_bytes = kPullBytes, .kind = PullKind::kFull, .pool = pool}, 20, &data, Queue());
-    Queue().Finish();
+    const auto pages =
+        ExportPages(*layer, {.since = since, .max_bytes = kPullBytes, .kind = PullKind::kFull, .pool = pool}, 20, &data,
+                    testing::SharedQueue());
+    testing::SharedQueue().Finish();
     return pages.ok() ? pages->ids : std::vector<BlockId>{99};
   };
   EXPECT_THAT(given(0, 0), ElementsAre(2, 3));
@@ -175,7 +167,7 @@ class RecallTest : public ::testing::Test {
   RecallTest() {
     auto [here, there] = MakeInprocLinkPair({});
     holder_ = std::move(there);
-    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_},
+    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
                                            MemoryCounts{.num_blocks = 8}, 3);
   }
   // Answers the next request by the store.
@@ -219,8 +211,8 @@ TEST_F(RecallTest, BringsThePagesOfTheList) {
   const std::vector<BlockId> list{2, 6};
   EXPECT_TRUE(Round(store, &list).ok());
   std::vector<std::byte> page(layer_->pages->page_bytes());
-  layer_->pages->Read(6, page.data(), Queue());
-  Queue().Finish();
+  layer_->pages->Read(6, page.data(), testing::SharedQueue());
+  testing::SharedQueue().Finish();
   EXPECT_EQ(page[5], std::byte{0x40});
   EXPECT_GT(layer_->pages->full(6), 0u) << "the next mirror must have it too";
 }
@@ -293,7 +285,7 @@ class MirrorTest : public ::testing::Test {
     mirror_.Close();
     mirror_.Join();
   }
-  // What it gets when it dials: the other ends of links, in turn.
+  // A dial function that returns these links in turn.
   Mirror::Dial Dialer(std::vector<StatusOr<std::unique_ptr<Link>>> links) {
     auto left = std::make_shared<std::vector<StatusOr<std::unique_ptr<Link>>>>(std::move(links));
     return [this, left]() -> StatusOr<std::unique_ptr<Link>> {

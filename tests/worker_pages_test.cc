@@ -22,23 +22,15 @@ using ::testing::HasSubstr;
 
 constexpr auto kPatience = seconds(30);
 
-std::shared_ptr<Device> ThisDevice() {
-  static const auto device = testing::TestDevice(Isa::kRef, 1);
-  return device;
-}
-Backend& Queue() {
-  static const auto queue = ThisDevice()->NewBackend();
-  return *queue;
-}
 std::vector<std::byte> PageOf(const Layer& layer, BlockId page) {
   std::vector<std::byte> out(layer.pages->page_bytes());
-  layer.pages->Read(page, out.data(), Queue());
-  Queue().Finish();
+  layer.pages->Read(page, out.data(), testing::SharedQueue());
+  testing::SharedQueue().Finish();
   return out;
 }
 StatusOr<Pages> Exported(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data) {
-  StatusOr<Pages> pages = ExportPages(layer, request, step, data, Queue());
-  Queue().Finish();
+  StatusOr<Pages> pages = ExportPages(layer, request, step, data, testing::SharedQueue());
+  testing::SharedQueue().Finish();
   return pages;
 }
 
@@ -47,11 +39,11 @@ std::shared_ptr<Layer> PagesOnly(int index = 3, uint32_t positions = 4) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec.mixer = AttentionSpec{.heads = 2, .kv_heads = 2, .head_dim = 8};
-  layer->pages = *PagePool::Make(layer->spec, 8, static_cast<int>(positions), KvType::kF32, *ThisDevice());
+  layer->pages = *PagePool::Make(layer->spec, 8, static_cast<int>(positions), KvType::kF32, *testing::SharedDevice());
   for (BlockId b = 0; b < 8; ++b) {
     const std::vector<std::byte> bytes(layer->pages->page_bytes(), static_cast<std::byte>(b + 1));
-    layer->pages->Write(b, bytes.data(), Queue());
-    Queue().Finish();
+    layer->pages->Write(b, bytes.data(), testing::SharedQueue());
+    testing::SharedQueue().Finish();
   }
   return layer;
 }
@@ -115,7 +107,7 @@ class PagePullerTest : public ::testing::Test {
   PagePullerTest() {
     auto [here, there] = MakeInprocLinkPair({});
     source_ = std::move(there);
-    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_},
+    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
                                            MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
   }
   Pages Some(std::vector<BlockId> ids, uint64_t stamp) const {
@@ -264,7 +256,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
   Run(1, kBlocks, kPositions);
   WritePages(kBlocks);
   auto layer = std::make_shared<Layer>();
-  layer->pages = *PagePool::Make(model_->spec().layers[0], kBlocks, kPositions, KvType::kF32, *ThisDevice());
+  layer->pages = *PagePool::Make(model_->spec().layers[0], kBlocks, kPositions, KvType::kF32, *testing::SharedDevice());
   const size_t bytes = kBlocks * layer->pages->page_bytes();
   ASSERT_EQ(bytes, size_t{32} << 20);
   // Two steps wait at every time, each of which takes a while.
@@ -282,7 +274,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
       if (from_stage().Recv(After(milliseconds(100))).ok()) SendStep(1, ++step, one);
     }
   });
-  PagePuller puller(BulkLink(), "w", Queue(), {layer}, MemoryCounts{.num_blocks = kBlocks});
+  PagePuller puller(BulkLink(), "w", testing::SharedQueue(), {layer}, MemoryCounts{.num_blocks = kBlocks});
   const uint64_t before = worker_->stats().steps;
   const auto count = puller.Round(E(1), nullptr, kPatience, [] { return false; });
   const uint64_t steps = worker_->stats().steps - before;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -30,13 +29,9 @@ constexpr auto kTick = milliseconds(250);
 constexpr auto kTurn = milliseconds(10);  // between two looks whether a handshake that waits may begin
 
 Caller CallerOf(const sockaddr_storage& from) {
-  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
-  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&from), sizeof from, host, sizeof host, port,
-                                sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-  if (error != 0) return {.address = "?", .peer = "a peer"};
-  uint16_t number = 0;
-  std::from_chars(port, port + std::strlen(port), number);
-  return {.address = host, .peer = FormatHostPort(host, number)};
+  const StatusOr<HostPort> at = NumericHostPort(from, sizeof from);
+  if (!at.ok()) return {.address = "?", .peer = "a peer"};
+  return {.address = at->host, .peer = FormatHostPort(at->host, at->port)};
 }
 
 Caller CallerOf(int local_socket) {

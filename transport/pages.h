@@ -16,7 +16,7 @@ inline constexpr uint64_t kMaxPullRequest = uint64_t{64} << 20;
 // The value of Pages::next when the answer continues in the next frame, without another request.
 inline constexpr BlockId kMoreFollows = kNoBlock - 1;
 
-// Which pages of a layer are asked for, and by which stamps.
+// The pages of a layer that a request asks for, and the stamps that `since` is compared with.
 enum class PullKind : uint8_t {
   kWritten,   // of the running stage, by when they were last written
   kFull,      // likewise, by when they became full: for a mirror (docs/faults.md)

@@ -49,7 +49,8 @@ std::string AddressGroup(const std::string& host) {
   if (host.starts_with(kMapped) && inet_pton(AF_INET, host.c_str() + kMapped.size(), &v4) == 1)
     return host.substr(kMapped.size());
   in6_addr v6{};
-  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return host;
+  // An address of one link has its interface behind a '%'.
+  if (inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) != 1) return host;
   std::fill(v6.s6_addr + 8, v6.s6_addr + 16, 0);
   char text[INET6_ADDRSTRLEN] = "";
   return inet_ntop(AF_INET6, &v6, text, sizeof text) != nullptr ? text : host;

@@ -111,10 +111,8 @@ StatusOr<UdpAddress> LocalAddressOf(int socket) {
 
 std::string FormatUdpAddress(const UdpAddress& address) {
   const SocketAddress a = ToSocket(address, 0);
-  char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "0";
-  getnameinfo(reinterpret_cast<const sockaddr*>(&a.at), a.size, host, sizeof host, port, sizeof port,
-              NI_NUMERICHOST | NI_NUMERICSERV);
-  return FormatHostPort(host, static_cast<uint16_t>(std::atoi(port)));
+  const StatusOr<HostPort> at = NumericHostPort(a.at, a.size);
+  return at.ok() ? FormatHostPort(at->host, at->port) : FormatHostPort("?", 0);
 }
 
 UdpAddress WithPort(UdpAddress address, uint16_t port) {

@@ -74,10 +74,10 @@ class PagePool {
   // Copies the state, not the header.
   void CopyState(BlockId from, BlockId to, Backend& queue) { queue.Copy(State(from), State(to), page_k_); }
 
-  // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
+  // The worker's count of steps when a page was last written; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
   uint64_t written(BlockId page) const { return written_[page]; }
-  // When the last position of a page was last written, or a snapshot was made; 0 = never. Likewise.
+  // Likewise, when the last position of a page was last written, or a snapshot was made; 0 = never.
   void StampFull(BlockId page, uint64_t step) { full_[page] = step; }
   uint64_t full(BlockId page) const { return full_[page]; }
   // A number that no other pool has, in this process or another.

@@ -233,7 +233,7 @@ void Mirror::Loop() {
       continue;
     }
     if (!Current(work)) continue;
-    // What is whole stays so.
+    // The pages stay, and the step up to which they are whole.
     const bool exhausted = work->link != nullptr && absl::IsResourceExhausted(ran.status());
     const bool first = work->retry == Duration{};  // as with each plan change, where the source is told first
     Log(first && !exhausted ? LogLevel::kInfo : LogLevel::kWarn, "{}: the mirror of {} {}: {}", options_.name,

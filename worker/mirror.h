@@ -23,7 +23,7 @@
 
 namespace gyre {
 
-// What is to be mirrored while a plan serves.
+// The pages that a member mirrors while a plan serves.
 struct MirrorOrder {
   struct Limit {  // of a layer's pages
     uint32_t pages = 0;

@@ -111,7 +111,7 @@ class StageLoader {
   std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);           // the plan of the last Prepare
   std::vector<StagePlan> asked_stages_ GYRE_GUARDED_BY(mutex_);  // its stages
   std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);         // the last one: its loading may still be under way
-  // Who mirrors this stage, in the last plans that were prepared, the newest last.
+  // The holders of this stage's mirrors, in the last plans that were prepared, the newest last.
   std::deque<std::pair<Epoch, std::string>> mirrored_by_ GYRE_GUARDED_BY(mutex_);
   // The running stage's parts, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);

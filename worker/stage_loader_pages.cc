@@ -7,6 +7,20 @@
 #include "worker/stage_loader.h"
 
 namespace gyre {
+namespace {
+
+// The hello of a link that carries pages to `from`.
+Hello BulkHello(const Plan& plan, const std::string& from, const std::string& to) {
+  return {.role = LinkRole::kBulk,
+          .epoch = plan.epoch,
+          .model_hash = plan.model_hash,
+          .key = plan.key,
+          .from = from,
+          .to = to,
+          .transport = plan.transport};
+}
+
+}  // namespace
 
 Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedStage& prepared) {
   copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}};
@@ -18,16 +32,10 @@ Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedSt
       return InvalidArgument("pages of layers {} are to be copied, the stage has {}", FormatRange(source.layers),
                              FormatRange(parts.range));
     }
-    const Hello hello{.role = LinkRole::kBulk,
-                      .epoch = request.plan.epoch,
-                      .model_hash = request.plan.model_hash,
-                      .key = request.plan.key,
-                      .from = options_.name,
-                      .to = source.worker,
-                      .transport = request.plan.transport};
     // A mirror that this member holds itself is read over a link within the process.
     const std::string& address = source.worker == options_.name ? options_.port->address() : source.address;
-    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(address, hello, kNoDeadline);
+    StatusOr<std::unique_ptr<Link>> link =
+        options_.port->Dial(address, BulkHello(request.plan, options_.name, source.worker), kNoDeadline);
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;
     for (int i = source.layers.begin; i < source.layers.end; ++i) {
@@ -84,7 +92,7 @@ void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   worker_.say(epoch, moved);
 }
 
-// The plan serves without the link to the member that this one is to mirror, too.
+// Orders the mirror of another member's stage, if the plan asks for one. Its link is dialed when the plan serves.
 void StageLoader::PrepareMirror(const PrepareRequest& request) {
   const StagePlan* source = nullptr;
   for (const StagePlan& s : request.plan.stages) {
@@ -107,14 +115,8 @@ void StageLoader::PrepareMirror(const PrepareRequest& request) {
         .page_bytes = static_cast<uint32_t>(bytes)};
   }
   if (order.layers.empty()) return;
-  const Hello hello{.role = LinkRole::kBulk,
-                    .epoch = request.plan.epoch,
-                    .model_hash = request.plan.model_hash,
-                    .key = request.plan.key,
-                    .from = options_.name,
-                    .to = source->worker(),
-                    .transport = request.plan.transport};
-  mirror_->Await(std::move(order), [port = options_.port, address = source->members[0].address, hello] {
+  mirror_->Await(std::move(order), [port = options_.port, address = source->members[0].address,
+                                    hello = BulkHello(request.plan, options_.name, source->worker())] {
     return port->Dial(address, hello, After(std::chrono::seconds(3)));
   });
 }

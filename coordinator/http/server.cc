@@ -1,6 +1,5 @@
 #include "coordinator/http/server.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -74,15 +73,6 @@ AddressLimits ArrivalLimits(const ServerOptions& options, size_t most) {
           .burst = 2 * burst,
           .address_per_second = tls ? l.address_handshakes_per_second : l.address_arrivals_per_second,
           .address_burst = burst};
-}
-
-std::string HostOf(const sockaddr_storage& from) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  const void* address = from.ss_family == AF_INET6
-                            ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr)
-                            : static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
-  ::inet_ntop(from.ss_family, address, text, sizeof text);
-  return text;
 }
 
 StatusOr<tcp::acceptor> Bind(asio::io_context& io, const HostPort& at, const std::string& address) {
@@ -257,7 +247,8 @@ int Server::AcceptSome() {
     if (!fd.ok()) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? 0 : errno;
     accepts_.Take();
     ++core_.accepted;
-    auto outcome = arrivals_.Arrive(HostOf(from), std::move(fd), Clock::now());
+    const StatusOr<HostPort> peer = NumericHostPort(from, size);
+    auto outcome = arrivals_.Arrive(peer.ok() ? peer->host : "?", std::move(fd), Clock::now());
     if (outcome.serve) Serve(std::move(*outcome.serve));
     if (outcome.give_way) Refuse(std::move(*outcome.give_way));
   }

@@ -64,28 +64,19 @@ std::vector<RowRun> DealtRuns(const DeltaHeads& h, uint64_t before, uint64_t siz
 
 namespace {
 
-std::vector<std::byte> Expand(const TensorView& t, DType type) {
-  const uint64_t k = t.dims[0], n = t.dims[1];
-  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
-  std::vector<std::byte> out(n * k * Info(type).block_bytes);
+// The rows of a run as floats of `type`; as they are where they have it already.
+std::vector<std::byte> Expand(const TensorView& t, const RowRun& run, DType type) {
+  if (t.scales == nullptr && t.type == type) return GatherRows(t, std::span(&run, 1));
+  const uint64_t k = t.dims[0], row_bytes = k * Info(type).block_bytes;
+  const WeightView w{.type = t.type, .n = t.dims[1], .k = k, .data = t.data, .scales = t.scales, .group = t.group};
+  std::vector<std::byte> out(run.count * row_bytes);
   std::vector<float> row(k);
-  for (uint64_t r = 0; r < n; ++r) {
-    DequantizeRow(w, r, row.data());
-    Quantize(type, row.data(), out.data() + r * k * Info(type).block_bytes, k);
+  for (uint64_t r = 0; r < run.count; ++r) {
+    DequantizeRow(w, run.first + r, row.data());
+    Quantize(type, row.data(), out.data() + r * row_bytes, k);
   }
   return out;
 }
-
-// kv_b_proj as floats of one size.
-struct PlainHeads {
-  explicit PlainHeads(const TensorView& t) : size(Info(LatentType(t)).block_bytes) {
-    if (t.scales != nullptr || LatentType(t) != t.type) expanded = Expand(t, LatentType(t));
-    data = expanded.empty() ? t.data : expanded.data();
-  }
-  std::vector<std::byte> expanded;
-  const std::byte* data = nullptr;
-  size_t size;
-};
 
 }  // namespace
 
@@ -95,29 +86,30 @@ DType LatentType(const TensorView& t) {
 }
 
 std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h) {
-  const PlainHeads all(t);
-  const size_t size = all.size, row = h.rank * size;
+  const size_t size = Info(LatentType(t)).block_bytes, row = h.rank * size;
   std::vector<std::byte> out(h.heads * h.key * row);
   for (uint64_t head = 0; head < h.heads; ++head) {
-    const std::byte* from = all.data + head * (h.key + h.value) * row;
+    const std::vector<std::byte> from = Expand(t, {head * (h.key + h.value), h.key}, LatentType(t));
     std::byte* to = out.data() + head * h.key * row;
     for (uint64_t r = 0; r < h.rank; ++r) {
-      for (uint64_t k = 0; k < h.key; ++k) std::memcpy(to + (r * h.key + k) * size, from + k * row + r * size, size);
+      for (uint64_t k = 0; k < h.key; ++k) {
+        std::memcpy(to + (r * h.key + k) * size, from.data() + k * row + r * size, size);
+      }
     }
   }
   return out;
 }
 
 std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h) {
-  const PlainHeads all(t);
-  const size_t row = h.rank * all.size;
-  std::vector<std::byte> out(h.heads * h.value * row);
+  std::vector<std::byte> out;
+  out.reserve(h.heads * h.value * h.rank * Info(LatentType(t)).block_bytes);
   for (uint64_t head = 0; head < h.heads; ++head) {
-    std::memcpy(out.data() + head * h.value * row, all.data + (head * (h.key + h.value) + h.key) * row, h.value * row);
+    const std::vector<std::byte> rows = Expand(t, {head * (h.key + h.value) + h.key, h.value}, LatentType(t));
+    out.insert(out.end(), rows.begin(), rows.end());
   }
   return out;
 }
 
-std::vector<std::byte> AsBf16(const TensorView& t) { return Expand(t, DType::kBF16); }
+std::vector<std::byte> AsBf16(const TensorView& t) { return Expand(t, {0, t.dims[1]}, DType::kBF16); }
 
 }  // namespace gyre

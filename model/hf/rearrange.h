@@ -40,8 +40,8 @@ struct LatentHeads {
 };
 // The type of its parts, which are transposed: bf16 where it has scales, f16 where it is quantized, else its own.
 DType LatentType(const TensorView& t);
-// Of such a tensor, of LatentType: each head's keys transposed, [heads][rank][key], and its values
-// [heads][value][rank]. REQUIRES: the shape.
+// The keys of such a tensor, transposed by head: [heads][rank][key]; and its values, [heads][value][rank]. Both have
+// LatentType. REQUIRES: the shape.
 std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h);
 std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "tests/testing/far_device.h"
 
 namespace gyre::testing {
@@ -19,6 +20,16 @@ inline bool TestsFar() {
 inline std::shared_ptr<Device> TestDevice(Isa isa, int threads) {
   std::shared_ptr<Device> device = MakeCpuDevice(isa, threads);
   return TestsFar() ? std::make_shared<FarDevice>(std::move(device)) : device;
+}
+
+// A device and a queue that the tests of a program share, for pages without a worker.
+inline std::shared_ptr<Device> SharedDevice() {
+  static const auto device = TestDevice(Isa::kRef, 1);
+  return device;
+}
+inline Backend& SharedQueue() {
+  static const auto queue = SharedDevice()->NewBackend();
+  return *queue;
 }
 
 }  // namespace gyre::testing

@@ -165,9 +165,6 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
   }
 }
 
-// How far few rows prefetch in each of their streams.
-constexpr size_t kOneAhead = 8192, kFourAhead = 2048;
-
 // All rows against P of the panels, one segment of k after another. The first rows that read a segment prefetch the
 // next one, which arrives while the others use this one. For many rows, codes of less than 8 bits are unpacked once for
 // all; for few rows that costs more than it saves.

@@ -139,7 +139,7 @@ struct IsaOps {
   // Backend::ScanState of one value head for `count` rows of one sequence.
   void (*scan_state)(const ScanRows& rows, size_t count, const StateScanParams& params, float* state, float* out);
   FloatGemm float_gemm;
-  // What dot_panels gets as `streams`.
+  // The argument `streams` of dot_panels.
   size_t streams = 4;
   // Rows per group of x that dot_panels needs. A table that borrows dot_panels from another borrows this too.
   size_t row_group = kRowGroup;

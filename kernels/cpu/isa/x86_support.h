@@ -12,5 +12,7 @@ bool HasAvxVnni();
 // IsaOps::streams. AMD's processors read one panel after the other faster than four at once, others the reverse
 // (docs/experiments.md).
 size_t PanelStreams();
+// The distance in bytes at which products of few rows prefetch in each of their streams, for one stream and for four.
+inline constexpr size_t kOneAhead = 8192, kFourAhead = 2048;
 
 }  // namespace gyre::cpu

@@ -87,9 +87,6 @@ constexpr bool kEveryShape = true;
 constexpr int kHalves = 2, kUnrolled = 16;
 #endif
 
-// How far few rows prefetch in each of their streams, if there is one and if there are kSlice.
-constexpr size_t kOneAhead = 8192, kFourAhead = 2048;
-
 // For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
 // kSlice panels, which are separate streams in different pages.
 constexpr size_t kSlice = 4;

@@ -3,6 +3,7 @@
 
 #include <cassert>
 
+#include "kernels/cpu/isa/x86_support.h"
 #include "kernels/cpu/products/avx2_few-inl.h"
 #include "kernels/cpu/products/avx2_many-inl.h"
 
