@@ -256,8 +256,8 @@ TEST(HttpClientTest, HundredsOfRequestsAtOnceOnOneThread) {
 TEST(HttpClientTest, PoolsKeepTheirConnections) {
   std::atomic<bool> closes{false};
   HttpPeer peer([&](HttpPeer::Call& call) {
+    call.close = closes;  // before the response, which the test may have before this function returns
     call.Respond(200, std::to_string(call.connection));
-    call.close = closes;
   });
   auto client = ClientOf(peer.url());
   auto all = [&](int pool, int count) {
