@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/describe_bytes.h"
 #include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"

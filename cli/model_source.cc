@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/describe_bytes.h"
 #include "base/mutex.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/describe_bytes.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/model_source.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/describe_bytes.h"
 #include "base/log.h"
 #include "fmt/core.h"
 #include "hub/cached_model.h"

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/describe_bytes.h"
 #include "coordinator/cluster_state.h"
 
 namespace gyre {
@@ -289,8 +290,7 @@ void ClusterState::Explain(const Balance& balance, const std::vector<RingStage>&
       m.why += fmt::format("with it a step is expected every {} at best, and every {} without it",
                            Millis(TimeOf(forced, *with).seconds), Millis(best_seconds));
     } else if (r.member.memory != 0) {
-      m.why += fmt::format("no plan has room for its share: it has {:.2f} GiB",
-                           static_cast<double>(r.member.memory) / (1u << 30));
+      m.why += fmt::format("no plan has room for its share: it has {}", DescribeBytes(r.member.memory));
     } else {
       m.why += "no plan with it can be made";
     }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "base/describe_bytes.h"
 #include "base/range.h"
 
 namespace gyre {
@@ -49,8 +50,6 @@ std::vector<const PlanMember*> Unnamed(const std::vector<PlanMember>& members, c
   }
   return out;
 }
-
-std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30)); }
 
 // Multiplications that a row costs on the layer.
 StatusOr<uint64_t> ProductsOf(const Model& model, int layer) {
@@ -417,7 +416,7 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
     if (const uint64_t weights = RangeBytes(sizes, need.next); m.disk != 0 && weights > m.disk) {
       out.push_back({m.name, m.memory,
                      ResourceExhausted("{} fetches its weights: layers {} take {} and its disk has room for {}", m.name,
-                                       FormatRange(need.next), Gib(weights), Gib(m.disk))});
+                                       FormatRange(need.next), DescribeBytes(weights), DescribeBytes(m.disk))});
       continue;
     }
     if (m.memory == 0) continue;
@@ -426,9 +425,9 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
     out.push_back(
         {m.name, m.memory,
          ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
-                           Gib(need.weights + pages), FormatRange(need.next),
+                           DescribeBytes(need.weights + pages), FormatRange(need.next),
                            m.holds.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(m.holds)) : "",
-                           Gib(need.weights), Gib(pages), Gib(m.memory))});
+                           DescribeBytes(need.weights), DescribeBytes(pages), DescribeBytes(m.memory))});
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/describe_bytes.h"
 #include "base/files.h"
 #include "hub/download.h"
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/describe_bytes.h"
 #include "base/sha256.h"
 #include "hub/choose_files.h"
 #include "hub/file_names.h"
@@ -206,14 +207,6 @@ StatusOr<std::vector<size_t>> ModelsToRemove(const std::vector<CachedModel>& mod
   if (sum <= limit) return out;
   return ResourceExhausted("{} are needed beside what is in use, and the limit is {}", DescribeBytes(sum),
                            DescribeBytes(limit));
-}
-
-std::string DescribeBytes(uint64_t bytes) {
-  const auto n = static_cast<double>(bytes);
-  if (bytes < 1024) return fmt::format("{} bytes", bytes);
-  if (bytes < (uint64_t{1} << 20)) return fmt::format("{:.1f} KiB", n / 1024);
-  if (bytes < (uint64_t{1} << 30)) return fmt::format("{:.1f} MiB", n / (1 << 20));
-  return fmt::format("{:.2f} GiB", n / (1 << 30));
 }
 
 }  // namespace gyre

@@ -70,7 +70,4 @@ StatusOr<std::vector<size_t>> ModelsToRemove(const std::vector<CachedModel>& mod
 // The name of a file's bytes in the cache: the hash, or a name of their own until it is known.
 std::string BlobName(const CachedModel& model, const CachedFile& file);
 
-// "4.58 GiB", "12.3 MiB", "512 bytes".
-std::string DescribeBytes(uint64_t bytes);
-
 }  // namespace gyre

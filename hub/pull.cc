@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/describe_bytes.h"
 #include "hub/choose_files.h"
 #include "hub/quant_name.h"
 #include "hub/remote_file.h"

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,6 +16,7 @@
 #include "tests/testing/http_client.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/small_disk.h"
 #include "tests/testing/weights_fixture.h"
 
 namespace gyre::chaos_test {
@@ -28,6 +27,7 @@ using std::chrono::seconds;
 using testing::Clients;
 using testing::Process;
 using testing::Ring;
+using testing::SmallDisk;
 using testing::TcpEnds;
 
 constexpr int kVocab = 96;
@@ -35,39 +35,6 @@ constexpr int kVocab = 96;
 uint16_t PortOf(const std::string& address) {
   return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
 }
-
-// A small disk, where the system allows to mount one; else a folder.
-class SmallDisk {
- public:
-  explicit SmallDisk(std::string folder) : folder_(std::move(folder)) {
-    std::filesystem::create_directory(folder_);
-    // Seen by this process and those that it starts, and gone with them.
-    mounted_ = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               mount("none", folder_.c_str(), "tmpfs", 0, "size=48m") == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_) umount2(folder_.c_str(), MNT_DETACH);
-  }
-  const std::string& folder() const { return folder_; }
-  // False: it has no limit.
-  bool Fill() const {
-    if (!mounted_) return false;
-    const int fd = open(Filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    const std::vector<char> bytes(64 << 10);
-    size_t step = bytes.size();
-    while (step > 0) {
-      if (write(fd, bytes.data(), step) <= 0) step /= 2;
-    }
-    close(fd);
-    return true;
-  }
-  void Empty() const { std::filesystem::remove(Filler()); }
-
- private:
-  std::string Filler() const { return folder_ + "/filler"; }
-  const std::string folder_;
-  bool mounted_ = false;
-};
 
 // The open files of a process, and its resident memory.
 struct Footprint {

@@ -8,6 +8,7 @@
 #include "runtime/runtime.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/ring_runner.h"
+#include "tests/testing/small_disk.h"
 #include "tests/testing/weights_fixture.h"
 
 namespace gyre {
@@ -110,6 +111,17 @@ TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
     ring.worker(i).Kill(SIGINT);
     EXPECT_EQ(ring.worker(i).Wait(seconds(10)), 0) << ring.worker(i).output();
   }
+}
+
+TEST_F(RingWeightsTest, AFullDiskIsWaitedFor) {
+  const testing::SmallDisk disk(folder_.path() + "/disk");
+  if (!disk.Fill()) GTEST_SKIP() << "no file system can be mounted here";
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  Process& worker = ring.AddWorker("w1", {"--weights", "fetch", "--cache", disk.folder() + "/w1"});
+  EXPECT_TRUE(worker.WaitFor("waiting for room on the disk: ").has_value()) << worker.output();
+  disk.Empty();
+  ASSERT_TRUE(ring.Serves(1)) << worker.output();
+  EXPECT_EQ(TextOf(ring, 1), TextAlone(1));
 }
 
 TEST_F(RingWeightsTest, ADiskThatIsTooSmallIsSaidBeforeAnythingIsFetched) {

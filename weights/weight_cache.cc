@@ -13,6 +13,7 @@
 #include <fstream>
 #include <unordered_set>
 
+#include "base/describe_bytes.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "hub/file_lock.h"
@@ -21,8 +22,6 @@ namespace gyre {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30)); }
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -131,8 +130,8 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
   std::error_code error;
   fs::remove_all(fresh, error);
   if (header.size() > FreeBytes(Root())) {
-    return ResourceExhausted("the model's header needs {} in {}, and the disk has {} free", Gib(header.size()), Root(),
-                             Gib(FreeBytes(Root())));
+    return ResourceExhausted("the model's header needs {} in {}, and the disk has {} free",
+                             DescribeBytes(header.size()), Root(), DescribeBytes(FreeBytes(Root())));
   }
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/files"));
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/users"));
@@ -238,7 +237,7 @@ Status WeightCache::MakeRoomLocked(PieceStore& store, const std::vector<uint32_t
     const std::string path = Root() + "/" + e.name, away = path + "." + NewUserName() + ".gone";
     if (rename(path.c_str(), away.c_str()) != 0) continue;
     removed->push_back(away);
-    Log(LogLevel::kInfo, "{}: {} of fetched weights that nobody uses are removed", path, Gib(e.bytes));
+    Log(LogLevel::kInfo, "{}: {} of fetched weights that nobody uses are removed", path, DescribeBytes(e.bytes));
     gone(e.bytes);
   }
   for (const Entry& e : entries) {
@@ -253,10 +252,11 @@ Status WeightCache::MakeRoomLocked(PieceStore& store, const std::vector<uint32_t
   if (fits()) return absl::OkStatus();
   if (limit_ != 0 && taken + bytes > limit_) {
     return ResourceExhausted(
-        "the layers need {} more in {}, and with the {} that must stay there that is over --cache-limit {}", Gib(bytes),
-        Root(), Gib(taken), Gib(limit_));
+        "the layers need {} more in {}, and with the {} that must stay there that is over --cache-limit {}",
+        DescribeBytes(bytes), Root(), DescribeBytes(taken), DescribeBytes(limit_));
   }
-  return ResourceExhausted("the layers need {} more in {}, and the disk has {} free", Gib(bytes), Root(), Gib(free));
+  return ResourceExhausted("the layers need {} more in {}, and the disk has {} free", DescribeBytes(bytes), Root(),
+                           DescribeBytes(free));
 }
 
 std::optional<Manifest> WeightCache::FindManifest(const ModelBytes& files) const {

@@ -307,7 +307,7 @@ Status Node::Run() {
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
       end = model_.OpenFor(*facts, *stub, *stock_, worker_ != nullptr);
-      if (model_.TakeLost() || absl::IsCancelled(end)) {  // it is waited for, or this worker stops
+      if (model_.TakePassing() || absl::IsCancelled(end)) {  // that is waited for, or this worker stops
         end = absl::OkStatus();
         if (!Ends()) Sleep(milliseconds(500));
         continue;

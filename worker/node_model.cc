@@ -46,30 +46,38 @@ StatusOr<WeightsPart> NodeModel::AskForPart(v1::Cluster::Stub& stub, uint64_t of
   v1::WeightsReply reply;
   const grpc::Status status = stub.Weights(&context, request, &reply);
   if (status.ok()) return Decode(reply);
-  lost_ = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  passing_ = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+             status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   return FromGrpcAt(status, options_.join);
 }
 
 StatusOr<std::shared_ptr<PieceStore>> NodeModel::OpenStore(v1::Cluster::Stub& stub, const WeightCache& cache) {
-  lost_ = false;
+  passing_ = false;
   Deadline next_word = Deadline::min();
-  return OpenRemote(
-      [&](uint64_t offset) { return AskForPart(stub, offset, false); }, cache,
-      [&](uint64_t done, uint64_t all, bool hashing) {
-        if (hashing && all > 1 && Clock::now() >= next_word) {
-          say_(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
-                           static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
-          next_word = After(std::chrono::seconds(5));
-        }
-        return ends_();
-      });
+  StatusOr<std::shared_ptr<PieceStore>> store =
+      OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, cache,
+                 [&](uint64_t done, uint64_t all, bool hashing) {
+                   if (hashing && all > 1 && Clock::now() >= next_word) {
+                     say_(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
+                                      static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
+                     next_word = After(std::chrono::seconds(5));
+                   }
+                   return ends_();
+                 });
+  if (absl::IsResourceExhausted(store.status())) {
+    // Others of this machine fill and empty its disk too, and a worker that ends is not there when they have.
+    passing_ = true;
+    if (!std::exchange(told_full_, true)) say_("waiting for room on the disk: " + Message(store.status()));
+  } else {
+    told_full_ = false;
+  }
+  return store;
 }
 
 void NodeModel::CompareLater(v1::Cluster::Stub& stub, WeightStock& stock) {
   const auto remote = FetchManifest([&](uint64_t offset) { return AskForPart(stub, offset, true); }, nullptr, false,
                                     [this](uint64_t, uint64_t, bool) { return ends_(); });
-  lost_ = false;  // then there is nothing to compare with
+  passing_ = false;  // then there is nothing to compare with
   if (!remote.ok()) return;
   StatusOr<ModelBytes> bytes = BytesOf(model_);
   if (!bytes.ok()) return Log(LogLevel::kWarn, "{}", Message(bytes.status()));

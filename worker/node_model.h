@@ -27,10 +27,10 @@ class NodeModel {
       : options_(options), ends_(std::move(ends)), say_(std::move(say)), before_change_(std::move(before_change)) {}
 
   // Opens the coordinator's model, if it is another one than before or nothing uses it. kCancelled: the process is to
-  // stop. An error with lost(): the coordinator did not answer. Another error makes this worker useless.
+  // stop. An error for which TakePassing() is true may pass. Another error makes this worker useless.
   Status OpenFor(const ClusterFacts& facts, v1::Cluster::Stub& stub, WeightStock& stock, bool in_use);
-  // Whether the coordinator did not answer the last OpenFor. Forgets it.
-  bool TakeLost() { return std::exchange(lost_, false); }
+  // Whether the last OpenFor failed because the coordinator did not answer or the cache's disk was full. Forgets it.
+  bool TakePassing() { return std::exchange(passing_, false); }
 
   // REQUIRES for the others: OpenFor has succeeded.
   const std::shared_ptr<const Model>& model() const { return model_; }
@@ -56,7 +56,8 @@ class NodeModel {
   std::shared_ptr<const Model> model_;
   std::shared_ptr<PieceStore> store_;
   bool exact_ = false;
-  bool lost_ = false;
+  bool passing_ = false;
+  bool told_full_ = false;  // that it waits for room on the disk
 };
 
 }  // namespace gyre
