@@ -279,5 +279,48 @@ TEST(ClusterRebalanceTest, AWishIsKept) {
   EXPECT_EQ(Proposed(world), "");
 }
 
+// Weights are fetched only where they have room, and the room of a disk changes.
+TEST(ClusterRebalanceTest, TheRoomOfADiskIsHeardOf) {
+  ClusterWorld world(Policy(Rebalance::kAsk, 2));
+  const auto fetches = [](uint64_t disk) {
+    MemberInfo info = Fast(100);
+    info.fetches = true;
+    info.disk = disk;
+    return info;
+  };
+  const uint64_t half = RangeBytes(ClusterWorld::Policy(12, 2).sizes, {6, 12});
+  world.Join("a", Fast(100));
+  world.Join("b", fetches(1));
+  Live(world, seconds(10), {"a", "b"});
+  EXPECT_EQ(world.ranges(), "") << "b has no room, and there are two workers to be";
+  EXPECT_THAT(world.status().state, HasSubstr("its disk has room for 0.00 GiB"));
+  world.Report("b", {.weights_room = half});
+  world.Advance(seconds(1));
+  EXPECT_EQ(world.ranges(), "a=0-5,b=6-11") << "without joining again";
+  EXPECT_EQ(world.status().members[1].info.disk, half);
+  // What it has stays there while more comes.
+  EXPECT_THAT(Message(world.DryRun("a=0-4,b=5-11").status()), HasSubstr("its disk has room for"));
+  world.Report("b", {.weights_room = 10 * half});
+  EXPECT_TRUE(world.DryRun("a=0-4,b=5-11").ok());
+  world.Report("b", {.weights_room = half});
+  EXPECT_FALSE(world.DryRun("a=0-4,b=5-11").ok()) << "the disk filled meanwhile";
+  world.Report("b", {});
+  EXPECT_FALSE(world.DryRun("a=0-4,b=5-11").ok()) << "what was not measured changes nothing";
+  // One that does not fetch has no limit, whatever it says.
+  world.Report("a", {.weights_room = 1});
+  EXPECT_EQ(world.status().members[0].info.disk, 0u);
+  // The third would make the ring faster, and has no room for a layer.
+  world.Join("c", fetches(7));
+  Live(world, seconds(10), {"a", "b", "c"});
+  EXPECT_EQ(Proposed(world), "");
+  EXPECT_THAT(WhyOf(world, "c"), HasSubstr("no plan has room for its share: it has room for 0.00 GiB of weights"));
+  for (int i = 0; i < 20; ++i) {
+    world.Report("c", {.weights_room = 10 * half});
+    world.Advance(milliseconds(250));
+  }
+  EXPECT_THAT(Proposed(world), HasSubstr("c="));
+  EXPECT_EQ(world.problem(), "");
+}
+
 }  // namespace
 }  // namespace gyre
