@@ -12,6 +12,7 @@
 #include <new>
 #include <thread>
 
+#include "base/sha256_pair.h"
 #include "model/mapped_file.h"
 #include "model/tensor_table.h"
 #include "tests/testing/tiny_model.h"
@@ -249,7 +250,7 @@ TEST_F(WeightCacheTest, ThenPiecesOfTheOwnEntryThatNobodyNeeds) {
   EXPECT_EQ(store->state(all.layers[1][0]), PieceState::kThere);
   EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, testing::Never).empty());
   for (uint32_t p : all.layers[1])
-    EXPECT_EQ(Sha256(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
+    EXPECT_EQ(Sha256OfHalves(store->bytes(p)), manifest->pieces[p].hash) << "a hole is too large";
   put(2);
 }
 
