@@ -114,7 +114,7 @@ StatusOr<std::vector<Assignment>> ClusterState::ShareLayers(const std::vector<Pl
     as_even.push_back({static_cast<size_t>(it - members.begin()), a.layers});
   }
   const double gain = TimeOf(b, as_even).seconds / TimeOf(b, *by_speed).seconds;
-  return gain >= policy_.rebalance.gain ? AssignmentsOf(b, *by_speed) : even;
+  return gain >= policy_.rebalance.share_gain ? AssignmentsOf(b, *by_speed) : even;
 }
 
 // One member at a time measures, and none while a plan is made.

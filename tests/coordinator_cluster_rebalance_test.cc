@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
+#include "coordinator/balance.h"
 #include "tests/testing/cluster_world.h"
 
 namespace gyre {
@@ -277,6 +281,41 @@ TEST(ClusterRebalanceTest, AWishIsKept) {
   Live(world, seconds(20), {"a", "b"});
   EXPECT_EQ(world.ranges(), "a=0-1,b=2-11");
   EXPECT_EQ(Proposed(world), "");
+}
+
+// The first plan of three workers against every way to cut the layers in their order.
+TEST(ClusterRebalanceTest, NoFirstPlanIsMuchSlowerThanTheBestSplit) {
+  std::mt19937 random(11);
+  int uneven = 0;
+  for (int run = 0; run < 200; ++run) {
+    const ClusterPolicy policy = Policy(Rebalance::kAsk, 3, 24);
+    ClusterWorld world(policy);
+    Balance b{.sizes = policy.sizes, .rows = policy.rows, .row_bytes = policy.row_bytes, .members = {}, .hops = {}};
+    for (const char* name : {"a", "b", "c"}) {
+      const MemberInfo info = Fast(std::uniform_real_distribution(50., 100.)(random));
+      world.Join(name, info);
+      b.members.push_back({.member = {.name = name}, .speed = info.speed});
+    }
+    double best = kNever, even = kNever;
+    for (int first = 1; first < 23; ++first) {
+      for (int second = first + 1; second < 24; ++second) {
+        const double time = TimeOf(b, {{0, {0, first}}, {1, {first, second}}, {2, {second, 24}}}).seconds;
+        best = std::min(best, time);
+        if (first == 8 && second == 16) even = time;
+      }
+    }
+    world.Advance(seconds(1));
+    std::vector<RingStage> chosen;
+    for (const MemberStatus& m : world.status().members) {
+      ASSERT_TRUE(m.layers.has_value()) << "run " << run;
+      chosen.push_back({static_cast<size_t>(m.info.name[0] - 'a'), *m.layers});
+    }
+    std::sort(chosen.begin(), chosen.end(),
+              [](const RingStage& x, const RingStage& y) { return x.layers.begin < y.layers.begin; });
+    EXPECT_LE(TimeOf(b, chosen).seconds, 1.05 * best) << "run " << run << " " << world.ranges();
+    uneven += even > 1.05 * best;
+  }
+  EXPECT_GT(uneven, 100) << "even shares would do";
 }
 
 // Weights are fetched only where they have room, and the room of a disk changes.
