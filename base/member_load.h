@@ -31,6 +31,7 @@ struct MemberLoad {
   // Its mirror of another member (docs/faults.md): of which plan, up to which step it is whole, and how large; 0: there
   // is none.
   uint64_t mirrored_plan = 0, mirrored_step = 0, mirrored_pages = 0, mirrored_bytes = 0;
+  uint64_t weights_room = 0;  // bytes that fetched weights may take on its disk; 0 = it fetches none
   bool operator==(const MemberLoad&) const = default;
 };
 

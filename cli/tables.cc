@@ -59,6 +59,9 @@ std::string FormatReasons(const v1::StatusReply& status) {
     out += fmt::format("\n{}: {}\n", m.name(), why);
     out += fmt::format("  memory {}, arithmetic {}, disk {}\n", rate(m.memory_bytes_per_second()),
                        rate(m.operations_per_second(), "GOP/s"), rate(m.disk_bytes_per_second()));
+    if (m.weights_room() > 0) {
+      out += fmt::format("  it fetches its weights, and its disk has room for {}\n", Mib(m.weights_room()));
+    }
     for (const v1::MeasuredLink& l : m.links()) {
       out += l.failure().empty() ? fmt::format("  to {}: {:.3f} ms, {}\n", l.to(),
                                                static_cast<double>(l.round_trip_us()) / 1e3, rate(l.bytes_per_second()))

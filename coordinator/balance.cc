@@ -92,8 +92,7 @@ double RingSearch::StageSeconds(size_t member, LayerRange layers) const {
 
 bool RingSearch::Fits(size_t member, LayerRange layers) const {
   const PlanMember& m = b_.members[member].member;
-  if (m.disk != 0 && RangeBytes(b_.sizes, layers) > m.disk) return false;
-  if (m.memory == 0) return true;
+  if (m.disk == 0 && m.memory == 0) return true;
   const LayerRange both{std::max(layers.begin, m.holds.begin), std::min(layers.end, m.holds.end)};
   const auto sum = [](const std::vector<uint64_t>& ends, LayerRange r) -> uint64_t {
     return r.size() <= 0 ? 0 : ends[static_cast<size_t>(r.end)] - ends[static_cast<size_t>(r.begin)];
@@ -104,7 +103,9 @@ bool RingSearch::Fits(size_t member, LayerRange layers) const {
   const bool holds = m.holds.size() > 0;
   const uint64_t ends = EndBytes(b_.sizes, layers.begin == 0 || (holds && m.holds.begin == 0),
                                  layers.end == layers_ || (holds && m.holds.end == layers_));
-  return needed(weights_) + needed(memory_) + ends <= m.memory;
+  const uint64_t weights = needed(weights_) + ends;
+  const bool fetches = weights > (holds ? RangeBytes(b_.sizes, m.holds) : 0);
+  return (m.disk == 0 || !fetches || weights <= m.disk) && (m.memory == 0 || weights + needed(memory_) <= m.memory);
 }
 
 double RingSearch::Transfer(size_t from, size_t to) const {

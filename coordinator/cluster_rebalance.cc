@@ -115,7 +115,7 @@ StatusOr<std::vector<Assignment>> ClusterState::ShareLayers(const std::vector<Pl
     as_even.push_back({static_cast<size_t>(it - members.begin()), a.layers});
   }
   const double gain = TimeOf(b, as_even).seconds / TimeOf(b, *by_speed).seconds;
-  return gain >= policy_.rebalance.gain ? AssignmentsOf(b, *by_speed) : even;
+  return gain >= policy_.rebalance.share_gain ? AssignmentsOf(b, *by_speed) : even;
 }
 
 // One member at a time measures, and none while a plan is made.
@@ -289,8 +289,11 @@ void ClusterState::Explain(const Balance& balance, const std::vector<RingStage>&
     if (with.ok()) {
       m.why += fmt::format("with it a step is expected every {} at best, and every {} without it",
                            Millis(TimeOf(forced, *with).seconds), Millis(best_seconds));
-    } else if (r.member.memory != 0) {
-      m.why += fmt::format("no plan has room for its share: it has {}", DescribeBytes(r.member.memory));
+    } else if (r.member.memory != 0 || r.member.disk != 0) {
+      m.why += "no plan has room for its share: it has ";
+      if (r.member.memory != 0) m.why += DescribeBytes(r.member.memory) + " of memory";
+      if (r.member.memory != 0 && r.member.disk != 0) m.why += " and ";
+      if (r.member.disk != 0) m.why += fmt::format("room for {} of weights on its disk", DescribeBytes(r.member.disk));
     } else {
       m.why += "no plan with it can be made";
     }
@@ -327,9 +330,14 @@ void ClusterState::Reconsider(Deadline now) {
   counts_.step_seconds = now_seconds;
   // The search takes a while with many members: it is made again when something it depends on has changed.
   std::string key;
+  // The room of a disk wavers all the time; of interest is how many layers fit.
+  const uint64_t whole = RangeBytes(sizes_, {0, sizes_.num_layers()});
+  const uint64_t layer = std::max<uint64_t>(1, *std::min_element(sizes_.layers.begin(), sizes_.layers.end()));
   for (const RatedMember& m : balance.members) {
-    key += fmt::format("{} {} {:.3g} {:.3g} {} {};", m.member.name, m.member.memory, m.speed.memory_bytes_per_second,
-                       m.speed.operations_per_second, m.slowness, m.member.holds.begin);
+    key +=
+        fmt::format("{} {} {} {:.3g} {:.3g} {} {};", m.member.name, m.member.memory,
+                    m.member.disk == 0 || m.member.disk >= whole ? -1 : static_cast<int64_t>(m.member.disk / layer),
+                    m.speed.memory_bytes_per_second, m.speed.operations_per_second, m.slowness, m.member.holds.begin);
   }
   for (const auto& hops : balance.hops) {
     for (const HopSpeed& hop : hops) key += fmt::format("{} {} {} ", hop.reached, hop.latency, hop.bytes_per_second);

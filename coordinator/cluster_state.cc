@@ -303,12 +303,21 @@ ClusterState::Actions ClusterState::Probed(const StageProbed& probed, Deadline n
   return Settle(now);
 }
 
+// The disk of a member that fetches its weights gets fuller, or gets room.
+void ClusterState::HearOfRoom(const MemberLoad& load, Member* m, Deadline now) {
+  if (!m->info.fetches || load.weights_room == 0) return;
+  // For want of it there may be no plan over workers.
+  if ((!plan_ || fallback_) && load.weights_room > m->info.disk) retry_at_ = std::min(retry_at_, now);
+  m->info.disk = load.weights_room;
+}
+
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring,
                                              Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
     it->second.load = load;
     it->second.loaded_at = now;
     it->second.loads.Add(now, load);
+    HearOfRoom(load, &it->second, now);
     CheckStuck(it->second, now);
     CheckLinks(ring, now);
   }

@@ -256,6 +256,7 @@ class ClusterState {
   bool TakesPart(const std::string& name, uint64_t id) const;
   void DropDetached(Deadline now);
   void CheckStuck(const Member& m, Deadline now);
+  void HearOfRoom(const MemberLoad& load, Member* m, Deadline now);
   void CheckLinks(const RingProgress& ring, Deadline now);
   void Log(LogLevel level, std::string line);
   template <typename T>

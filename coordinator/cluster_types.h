@@ -39,7 +39,7 @@ struct MemberInfo {
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
-  uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
+  uint64_t disk = 0;                       // bytes that fetched weights may take there, as last heard; 0 = not limited
   LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
   MachineSpeed speed;                      // as it was measured
   bool certified = false;                  // its name stands in its certificate, so it has this one or none

@@ -413,21 +413,23 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
   for (const PlanMember& m : members) {
     if (next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
-    if (const uint64_t weights = RangeBytes(sizes, need.next); m.disk != 0 && weights > m.disk) {
-      out.push_back({m.name, m.memory,
-                     ResourceExhausted("{} fetches its weights: layers {} take {} and its disk has room for {}", m.name,
-                                       FormatRange(need.next), DescribeBytes(weights), DescribeBytes(m.disk))});
+    const std::string beside = m.holds.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(m.holds)) : "";
+    // What is here is not fetched, even if the disk became too small for it.
+    const bool fetches = need.weights > (m.holds.size() > 0 ? RangeBytes(sizes, m.holds) : 0);
+    if (m.disk != 0 && fetches && need.weights > m.disk) {
+      out.push_back(
+          {m.name, m.memory,
+           ResourceExhausted("{} fetches its weights: layers {}{} take {} and its disk has room for {}", m.name,
+                             FormatRange(need.next), beside, DescribeBytes(need.weights), DescribeBytes(m.disk))});
       continue;
     }
     if (m.memory == 0) continue;
     const uint64_t pages = need.Memory(sizes, sizes.counts);
     if (need.weights + pages <= m.memory) continue;
-    out.push_back(
-        {m.name, m.memory,
-         ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
-                           DescribeBytes(need.weights + pages), FormatRange(need.next),
-                           m.holds.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(m.holds)) : "",
-                           DescribeBytes(need.weights), DescribeBytes(pages), DescribeBytes(m.memory))});
+    out.push_back({m.name, m.memory,
+                   ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
+                                     DescribeBytes(need.weights + pages), FormatRange(need.next), beside,
+                                     DescribeBytes(need.weights), DescribeBytes(pages), DescribeBytes(m.memory))});
   }
   return out;
 }

@@ -109,7 +109,7 @@ struct Shortage {
   Status why;           // kResourceExhausted with the numbers
 };
 // Members of `next` that can't hold what they hold already beside what they get, weights and pages, or whose disk can't
-// hold the weights that they get.
+// hold these weights.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

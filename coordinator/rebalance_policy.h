@@ -26,6 +26,7 @@ const char* RebalanceName(Rebalance mode);
 struct RebalanceRules {
   Rebalance mode = Rebalance::kOff;
   double gain = 1.15;                              // times as many steps, at least
+  double share_gain = 1.05;                        // where layers are shared anyway: less, and shares are even
   Duration steady = std::chrono::seconds(3);       // it must be better for so long
   Duration pause = std::chrono::seconds(60);       // between two plans that are made, and after one that failed
   Duration longest_pause = std::chrono::hours(1);  // one that fails again doubles the pause, up to this

@@ -8,7 +8,7 @@ namespace {
 
 // A decoding sequence that could have got its row in so many shared steps goes before all others. With the rows of a
 // step at least as many as the decoding sequences, that is the most that it ever waits.
-constexpr uint64_t kPatience = 8;
+constexpr uint64_t kPatientSteps = 8;
 
 }  // namespace
 
@@ -51,7 +51,9 @@ void Scheduler::Rep::MarkReady() {
   }
 }
 
-bool Scheduler::Rep::Overdue(const Sequence& s) const { return s.ready_at != 0 && shared - s.ready_at >= kPatience; }
+bool Scheduler::Rep::Overdue(const Sequence& s) const {
+  return s.ready_at != 0 && shared - s.ready_at >= kPatientSteps;
+}
 
 // A step for the best-ranked sequence that must run alone. False: no other step may be launched now.
 bool Scheduler::Rep::PlanAlone(Draft* draft) {

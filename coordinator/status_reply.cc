@@ -44,6 +44,7 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_leaving(m.leaving);
   out->set_detached(m.detached);
   out->set_fetches(m.info.fetches);
+  out->set_weights_room(m.info.disk);
   out->set_packed(m.loading.done);
   out->set_to_pack(m.loading.total);
   out->set_fetched(m.loading.fetched);

@@ -69,6 +69,7 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_mirrored_step(load.mirrored_step);
   out->set_mirrored_pages(load.mirrored_pages);
   out->set_mirrored_bytes(load.mirrored_bytes);
+  out->set_disk_bytes(load.weights_room);
   EncodeStepTimes(load.step_times, out);
 }
 
@@ -96,7 +97,8 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .mirrored_plan = h.mirrored_plan(),
           .mirrored_step = h.mirrored_step(),
           .mirrored_pages = h.mirrored_pages(),
-          .mirrored_bytes = h.mirrored_bytes()};
+          .mirrored_bytes = h.mirrored_bytes(),
+          .weights_room = h.disk_bytes()};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

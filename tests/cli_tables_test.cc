@@ -14,6 +14,9 @@ TEST(TablesTest, ReasonsNameTheMeasuredSpeedsWithTheirUnits) {
   member->set_memory_bytes_per_second(21.5e9);
   member->set_operations_per_second(2126.4e9);
   EXPECT_EQ(FormatReasons(status), "\nw1: it is fast\n  memory 21.5 GB/s, arithmetic 2126.4 GOP/s, disk unknown\n");
+  status.mutable_members(0)->set_weights_room(3 << 20);
+  EXPECT_THAT(FormatReasons(status),
+              ::testing::EndsWith("disk unknown\n  it fetches its weights, and its disk has room for 3.0M\n"));
 }
 
 }  // namespace

@@ -87,6 +87,12 @@ TEST(BalanceTest, MemoryAndReachLimitWhoGetsWhat) {
   b.members[0].member = {.name = "a", .disk = 300};
   b.members[1].member.memory = 0;
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-2,b=3-7");
+  b.members[0].member.holds = {2, 4};  // it keeps these meanwhile
+  EXPECT_EQ(Text(b, BestSplit(b)), "a=0-0,b=1-7") << "0-1 beside 2-3 would be too much";
+  b.members[0].member.disk = 1;
+  b.members[0].member.holds = {0, 4};
+  EXPECT_EQ(Text(b, BestSplit(b)), "a=0-3,b=4-7") << "nothing is fetched";
+  b.members[0].member.holds = {};
   // Only one way leads from one to the other.
   b.members[0].member.disk = 0;
   b.hops.assign(3, std::vector<HopSpeed>(3));

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
+#include "coordinator/balance.h"
 #include "tests/testing/cluster_world.h"
 
 namespace gyre {
@@ -277,6 +281,84 @@ TEST(ClusterRebalanceTest, AWishIsKept) {
   Live(world, seconds(20), {"a", "b"});
   EXPECT_EQ(world.ranges(), "a=0-1,b=2-11");
   EXPECT_EQ(Proposed(world), "");
+}
+
+// The first plan of three workers against every way to cut the layers in their order.
+TEST(ClusterRebalanceTest, NoFirstPlanIsMuchSlowerThanTheBestSplit) {
+  std::mt19937 random(11);
+  int uneven = 0;
+  for (int run = 0; run < 200; ++run) {
+    const ClusterPolicy policy = Policy(Rebalance::kAsk, 3, 24);
+    ClusterWorld world(policy);
+    Balance b{.sizes = policy.sizes, .rows = policy.rows, .row_bytes = policy.row_bytes, .members = {}, .hops = {}};
+    for (const char* name : {"a", "b", "c"}) {
+      const MemberInfo info = Fast(std::uniform_real_distribution(50., 100.)(random));
+      world.Join(name, info);
+      b.members.push_back({.member = {.name = name}, .speed = info.speed});
+    }
+    double best = kNever, even = kNever;
+    for (int first = 1; first < 23; ++first) {
+      for (int second = first + 1; second < 24; ++second) {
+        const double time = TimeOf(b, {{0, {0, first}}, {1, {first, second}}, {2, {second, 24}}}).seconds;
+        best = std::min(best, time);
+        if (first == 8 && second == 16) even = time;
+      }
+    }
+    world.Advance(seconds(1));
+    std::vector<RingStage> chosen;
+    for (const MemberStatus& m : world.status().members) {
+      ASSERT_TRUE(m.layers.has_value()) << "run " << run;
+      chosen.push_back({static_cast<size_t>(m.info.name[0] - 'a'), *m.layers});
+    }
+    std::sort(chosen.begin(), chosen.end(),
+              [](const RingStage& x, const RingStage& y) { return x.layers.begin < y.layers.begin; });
+    EXPECT_LE(TimeOf(b, chosen).seconds, 1.05 * best) << "run " << run << " " << world.ranges();
+    uneven += even > 1.05 * best;
+  }
+  EXPECT_GT(uneven, 100) << "even shares would do";
+}
+
+// Weights are fetched only where they have room, and the room of a disk changes.
+TEST(ClusterRebalanceTest, TheRoomOfADiskIsHeardOf) {
+  ClusterWorld world(Policy(Rebalance::kAsk, 2));
+  const auto fetches = [](uint64_t disk) {
+    MemberInfo info = Fast(100);
+    info.fetches = true;
+    info.disk = disk;
+    return info;
+  };
+  const uint64_t half = RangeBytes(ClusterWorld::Policy(12, 2).sizes, {6, 12});
+  world.Join("a", Fast(100));
+  world.Join("b", fetches(1));
+  Live(world, seconds(10), {"a", "b"});
+  EXPECT_EQ(world.ranges(), "") << "b has no room, and there are two workers to be";
+  EXPECT_THAT(world.status().state, HasSubstr("its disk has room for 0.00 GiB"));
+  world.Report("b", {.weights_room = half});
+  world.Advance(seconds(1));
+  EXPECT_EQ(world.ranges(), "a=0-5,b=6-11") << "without joining again";
+  EXPECT_EQ(world.status().members[1].info.disk, half);
+  // What it has stays there while more comes.
+  EXPECT_THAT(Message(world.DryRun("a=0-4,b=5-11").status()), HasSubstr("its disk has room for"));
+  world.Report("b", {.weights_room = 10 * half});
+  EXPECT_TRUE(world.DryRun("a=0-4,b=5-11").ok());
+  world.Report("b", {.weights_room = half});
+  EXPECT_FALSE(world.DryRun("a=0-4,b=5-11").ok()) << "the disk filled meanwhile";
+  world.Report("b", {});
+  EXPECT_FALSE(world.DryRun("a=0-4,b=5-11").ok()) << "what was not measured changes nothing";
+  // One that does not fetch has no limit, whatever it says.
+  world.Report("a", {.weights_room = 1});
+  EXPECT_EQ(world.status().members[0].info.disk, 0u);
+  // The third would make the ring faster, and has no room for a layer.
+  world.Join("c", fetches(7));
+  Live(world, seconds(10), {"a", "b", "c"});
+  EXPECT_EQ(Proposed(world), "");
+  EXPECT_THAT(WhyOf(world, "c"), HasSubstr("no plan has room for its share: it has room for 0.00 GiB of weights"));
+  for (int i = 0; i < 20; ++i) {
+    world.Report("c", {.weights_room = 10 * half});
+    world.Advance(milliseconds(250));
+  }
+  EXPECT_THAT(Proposed(world), HasSubstr("c="));
+  EXPECT_EQ(world.problem(), "");
 }
 
 }  // namespace

@@ -117,6 +117,14 @@ TEST(PlannerTest, MemoryHoldsWhatIsThereAndWhatComes) {
   const auto disk = FindShortages(sizes, {{.name = "a", .disk = weights - 1}}, next);
   ASSERT_EQ(disk.size(), 1u);
   EXPECT_THAT(Message(disk[0].why), HasSubstr("its disk has room for"));
+  // Those of the layers that it runs stay there meanwhile.
+  ASSERT_EQ(next.stages[1].layers, (LayerRange{4, 8}));
+  const uint64_t more = RangeBytes(sizes, {0, 8}) - RangeBytes(sizes, {1, 4}) - weights;
+  EXPECT_TRUE(FindShortages(sizes, {{.name = "a", .holds = {0, 1}, .disk = weights + more}}, next).empty());
+  const auto both = FindShortages(sizes, {{.name = "a", .holds = {0, 1}, .disk = weights + more - 1}}, next);
+  ASSERT_EQ(both.size(), 1u);
+  EXPECT_THAT(Message(both[0].why), HasSubstr("beside 0 meanwhile"));
+  EXPECT_TRUE(FindShortages(sizes, {{.name = "a", .holds = {4, 8}, .disk = 1}}, next).empty()) << "nothing is fetched";
 }
 
 TEST(PlannerTest, ATextThatIsTooLongIsRefused) {

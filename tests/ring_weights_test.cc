@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "hub/file_lock.h"
 #include "runtime/runtime.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/ring_runner.h"
@@ -132,6 +134,30 @@ TEST_F(RingWeightsTest, ADiskThatIsTooSmallIsSaidBeforeAnythingIsFetched) {
     return status.ok() && status->state().find("its disk has room for") != std::string::npos;
   })) << ring.serve().output();
   EXPECT_LT(BytesOnDisk(Cache("w1")), bytes_ / 4);
+}
+
+// Another process's weights fill the cache at first. When it has gone, the worker says that there is room, without
+// joining again, and the plan is made.
+TEST_F(RingWeightsTest, RoomThatComesLaterIsHeardOf) {
+  const std::string other = Cache("w1") + "/weights/" + std::string(64, 'a');
+  std::filesystem::create_directories(other + "/files");
+  std::filesystem::create_directories(other + "/users");
+  std::ofstream(other + "/files/model.gguf") << std::string(bytes_, 'x');
+  auto user = FileLock::Try(other + "/users/1", FileLock::Mode::kExclusive);
+  ASSERT_TRUE(user.ok() && *user != nullptr);
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1", {"--cache-limit", SizeFlag(bytes_ * 13 / 10)}));
+  ASSERT_TRUE(Eventually([&] {
+    const auto status = FetchStatus(ring.address());
+    return status.ok() && status->state().find("its disk has room for") != std::string::npos;
+  })) << ring.serve().output();
+  EXPECT_LT(Member(ring, "w1")->weights_room(), bytes_ / 2);
+  EXPECT_THAT(Member(ring, "w1")->left_out(), HasSubstr("w1 fetches its weights: layers 0-8 take"));
+  (*user).reset();
+  ASSERT_TRUE(ring.Serves(1)) << ring.serve().output();
+  EXPECT_GT(Member(ring, "w1")->weights_room(), bytes_);
+  EXPECT_FALSE(std::filesystem::exists(other)) << "nobody uses it, and there is a limit";
+  EXPECT_EQ(TextOf(ring, 1), TextAlone(1));
 }
 
 // Killed in the middle and started again, it asks only for what is missing.

@@ -7,12 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <new>
+#include <thread>
 
+#include "base/sha256_pair.h"
 #include "model/mapped_file.h"
 #include "model/tensor_table.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/weights_fixture.h"
+#include "weights/room_watch.h"
 #include "weights/weight_stock.h"
 
 namespace gyre {
@@ -245,8 +250,29 @@ TEST_F(WeightCacheTest, ThenPiecesOfTheOwnEntryThatNobodyNeeds) {
   EXPECT_EQ(store->state(all.layers[1][0]), PieceState::kThere);
   EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, testing::Never).empty());
   for (uint32_t p : all.layers[1])
-    EXPECT_EQ(Sha256(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
+    EXPECT_EQ(Sha256OfHalves(store->bytes(p)), manifest->pieces[p].hash) << "a hole is too large";
   put(2);
+}
+
+// What can't be measured once is measured again, and what was known stays meanwhile.
+TEST(RoomWatchTest, LooksAgainAndAgain) {
+  std::atomic<uint64_t> room{7}, looks{0};
+  RoomWatch watch(
+      [&]() -> uint64_t {
+        if (++looks == 2) throw std::bad_alloc();
+        return room;
+      },
+      std::chrono::milliseconds(5));
+  const auto until = [](const std::function<bool()>& holds) {
+    for (const Deadline end = After(std::chrono::seconds(20)); !holds() && Clock::now() < end;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return holds();
+  };
+  EXPECT_TRUE(until([&] { return watch.bytes() == 7; }));
+  EXPECT_TRUE(until([&] { return looks >= 3; }));
+  EXPECT_EQ(watch.bytes(), 7u);
+  room = 9;
+  EXPECT_TRUE(until([&] { return watch.bytes() == 9; }));
 }
 
 }  // namespace

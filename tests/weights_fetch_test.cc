@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "base/sha256_pair.h"
 #include "model/tensor_table.h"
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tiny_model.h"
@@ -57,7 +58,7 @@ class FetchTest : public ::testing::Test {
   void ExpectAllThere() {
     for (uint32_t p : TensorPieces(*manifest_)) {
       ASSERT_EQ(store_->state(p), PieceState::kThere);
-      EXPECT_EQ(Sha256(store_->bytes(p)), manifest_->pieces[p].sha256);
+      EXPECT_EQ(Sha256OfHalves(store_->bytes(p)), manifest_->pieces[p].hash);
     }
   }
 
@@ -281,7 +282,7 @@ TEST_F(FetchTest, PiecesThatAreReadAreNotDropped) {
     std::vector<std::byte> bytes;
     while (!ends) {
       const Status status = store_->Read(piece, &bytes);
-      if (status.ok()) EXPECT_EQ(Sha256(bytes), manifest_->pieces[piece].sha256);
+      if (status.ok()) EXPECT_EQ(Sha256OfHalves(bytes), manifest_->pieces[piece].hash);
       if (!status.ok()) EXPECT_TRUE(absl::IsNotFound(status)) << status;
     }
   });

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/coding.h"
+#include "base/sha256_pair.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
 #include "model/tensor_table.h"
@@ -17,7 +18,7 @@
 namespace gyre {
 namespace {
 
-constexpr char kMagic[8] = {'G', 'Y', 'R', 'E', 'M', 'A', 'N', '1'};
+constexpr char kMagic[8] = {'G', 'Y', 'R', 'E', 'M', 'A', 'N', '2'};
 constexpr uint32_t kMostFiles = 100'000;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // of all files
 constexpr size_t kMostName = 512;
@@ -117,7 +118,7 @@ std::vector<std::byte> EncodeAll(const Manifest& m) {
     }
   }
   out.Put(static_cast<uint32_t>(m.pieces.size()));
-  for (const Piece& p : m.pieces) out.PutBytes(p.sha256.data(), p.sha256.size());
+  for (const Piece& p : m.pieces) out.PutBytes(p.hash.data(), p.hash.size());
   return {out.bytes().begin(), out.bytes().end()};
 }
 
@@ -229,7 +230,7 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
   auto work = [&](bool reports) {
     for (size_t i = next++; i < manifest->pieces.size() && !ends; i = next++) {
       Piece& p = manifest->pieces[i];
-      p.sha256 = Sha256(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
+      p.hash = Sha256OfHalves(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
       done += p.at.bytes;
       if (reports && progress && progress(done, total)) ends = true;
     }
@@ -304,7 +305,7 @@ StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   }
   GYRE_RETURN_IF_ERROR(CutIntoPieces(&m));
   if (m.pieces.size() != pieces) return DataLoss("a manifest of {} pieces, expected {}", pieces, m.pieces.size());
-  for (Piece& p : m.pieces) in.GetBytes(p.sha256.data(), p.sha256.size());
+  for (Piece& p : m.pieces) in.GetBytes(p.hash.data(), p.hash.size());
   if (!in.Done()) return DataLoss("a manifest of {} bytes has a wrong length", bytes.size());
   m.root = Sha256(bytes);
   return m;

@@ -1,4 +1,4 @@
-// The manifest of a model's files: their tensors and header, and the SHA-256 of every piece. docs/weights.md.
+// The manifest of a model's files: their tensors and header, and a hash of every piece. docs/weights.md.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct ManifestTensor {
 struct Piece {
   Extent at;
   uint32_t tensor = kHeaderPiece;
-  Hash256 sha256{};
+  Hash256 hash{};  // Sha256OfHalves
 };
 
 // Immutable once made.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/sha256_pair.h"
 #include "model/mapped_file.h"
 #include "transport/local_socket.h"
 
@@ -154,7 +155,7 @@ std::span<const std::byte> PieceStore::bytes(uint32_t piece) const {
 bool PieceStore::Check(uint32_t piece) {
   const PieceState before = state(piece);
   if (before != PieceState::kUnchecked) return before == PieceState::kThere;
-  const bool right = Sha256(bytes(piece)) == manifest_->pieces[piece].sha256;
+  const bool right = Sha256OfHalves(bytes(piece)) == manifest_->pieces[piece].hash;
   if (right || partial()) states_->Set(piece, right ? PieceState::kThere : PieceState::kAbsent);
   return right;
 }
@@ -162,7 +163,7 @@ bool PieceStore::Check(uint32_t piece) {
 Status PieceStore::Put(uint32_t piece, std::span<const std::byte> bytes) {
   if (!partial()) return Internal("a piece is to be written into {}", files_.paths[0]);
   const Piece& p = manifest_->pieces[piece];
-  if (bytes.size() != p.at.bytes || Sha256(bytes) != p.sha256) {
+  if (bytes.size() != p.at.bytes || Sha256OfHalves(bytes) != p.hash) {
     return DataLoss("{}: its bytes are not those of the manifest", manifest_->Describe(piece));
   }
   GYRE_RETURN_IF_ERROR(WriteAt(files_.paths[p.at.file], fds_[p.at.file], p.at.offset, bytes));
@@ -187,7 +188,7 @@ Status PieceStore::Read(uint32_t piece, std::vector<std::byte>* out) {
     if (n < 0 && errno != EINTR) status = FileError(files_.paths[at.file], "can't read it", errno);
   }
   if (status.ok() && state(piece) == PieceState::kUnchecked) {
-    const bool right = Sha256(*out) == manifest_->pieces[piece].sha256;
+    const bool right = Sha256OfHalves(*out) == manifest_->pieces[piece].hash;
     if (right || partial()) states_->Set(piece, right ? PieceState::kThere : PieceState::kAbsent);
     if (!right) status = NotFound("{} is not here as it should be", manifest_->Describe(piece));
   }

@@ -98,7 +98,8 @@ WeightCache::Entry WeightCache::Look(const std::string& name) const {
     entry.bytes += static_cast<uint64_t>(s.st_blocks) * 512;
     if (it->path().parent_path().filename() != "users") continue;
     entry.used = std::max<int64_t>(entry.used, int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec);
-    const auto lock = FileLock::Try(it->path().string(), FileLock::Mode::kExclusive);
+    // Shared, so that two processes that look at the same time do not take each other for users.
+    const auto lock = FileLock::Try(it->path().string(), FileLock::Mode::kShared);
     if (lock.ok() && *lock == nullptr) ++entry.users;
   }
   return entry;

@@ -27,6 +27,7 @@
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
 #include "weights/link_prober.h"
+#include "weights/room_watch.h"
 #include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
 #include "worker/node_identity.h"
@@ -39,9 +40,13 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
+constexpr auto kLooksAtDisk = std::chrono::seconds(3);
 // The time for which a worker without its coordinator keeps its stage: the coordinator may take it up again. One with a
 // state may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
+
+// The bytes that the weights of a model may take in the cache; at least 1, as 0 says that there is no limit.
+uint64_t RoomIn(const WeightCache& cache, const Hash256& root) { return std::max<uint64_t>(1, cache.Capacity(root)); }
 
 // The address of this machine that packets to the coordinator leave from.
 StatusOr<std::string> LocalAddressTo(const HostPort& to) {
@@ -392,7 +397,7 @@ WorkerHello Node::MakeHello() {
           .resumes_term = resumes ? session_->term : 0,
           .received = resumes ? session_->received : 0,
           .fetches = store != nullptr,
-          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0,
+          .disk = store != nullptr ? RoomIn(stock_->cache(), store->manifest().root) : 0,
           .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt,
           .speed = speed_};
 }
@@ -478,6 +483,11 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   worker_->control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
   attached_ = true;
   std::atomic<bool> ended{false};
+  std::optional<RoomWatch> room;
+  if (const PieceStore* store = model_.store()) {
+    room.emplace([cache = &stock_->cache(), root = store->manifest().root] { return RoomIn(*cache, root); },
+                 kLooksAtDisk);
+  }
   // The heartbeat has a thread of its own: a worker that computes or loads is not dead.
   std::thread writer([&] {
     Deadline beat = Clock::now();
@@ -494,7 +504,9 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
       }
       if (Clock::now() < beat) continue;
       beat = After(kHeartbeat);
-      if (!stream.Write(Encode(worker_->TakeLoad()))) break;
+      MemberLoad load = worker_->TakeLoad();
+      if (room) load.weights_room = room->bytes();
+      if (!stream.Write(Encode(load))) break;
     }
   });
   while (!dismissed_ && stream.Read(&message)) OnCommand(message);

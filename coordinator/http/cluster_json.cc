@@ -105,6 +105,7 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
           {"isa", m.info.isa},
           {"threads", m.info.threads},
           {"memory_bytes", m.info.memory},
+          {"weights_room_bytes", m.info.disk},  // on its disk, where it fetches them; else 0
           {"weight_bytes", m.weight_bytes},
           {"kv_bytes", m.kv_bytes},
           {"layers", LayersJson(m.layers)},

@@ -1,0 +1,46 @@
+#include "weights/room_watch.h"
+
+#include <pthread.h>
+
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+
+namespace gyre {
+
+RoomWatch::RoomWatch(std::function<uint64_t()> measure, Duration every) : measure_(std::move(measure)), every_(every) {
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& e) {
+    Log(LogLevel::kWarn, "no thread to look at the disk's room: {}", e.what());
+  }
+}
+
+RoomWatch::~RoomWatch() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void RoomWatch::Run() {
+  pthread_setname_np(pthread_self(), "room");
+  for (;;) {
+    // No exception may leave the thread: without memory the room stays as it was known.
+    try {
+      bytes_ = measure_();
+    } catch (const std::exception& e) {
+      Log(LogLevel::kWarn, "the disk's room is not known: {}", e.what());
+    }
+    const Deadline next = After(every_);
+    MutexLock lock(&mutex_);
+    while (!stopping_ && Clock::now() < next) changed_.WaitUntil(&mutex_, next);
+    if (stopping_) return;
+  }
+}
+
+}  // namespace gyre
