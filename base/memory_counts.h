@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 namespace gyre {
 
@@ -20,6 +21,18 @@ struct MemoryCounts {
 
   uint32_t Of(int group) const {
     return group == kSlotGroup ? num_slots : group == kWindowGroup ? window_blocks : num_blocks;
+  }
+  // A unit of such a list: its group, and its number there. nullopt: there is no such unit.
+  struct Place {
+    int group = kPageGroup;
+    uint32_t number = 0;
+  };
+  std::optional<Place> PlaceOf(uint32_t unit) const {
+    for (const int group : {kPageGroup, kSlotGroup, kWindowGroup}) {
+      if (unit < Of(group)) return Place{group, unit};
+      unit -= Of(group);
+    }
+    return std::nullopt;
   }
   // The counts after the paged group is cut to its first `blocks` pages. The windowed group is cut in the same
   // proportion, but keeps what one sequence needs.

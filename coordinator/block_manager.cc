@@ -51,6 +51,21 @@ BlockManager::Prefix BlockManager::TakePrefix(uint64_t salt, std::span<const Tok
   return prefix;
 }
 
+std::vector<BlockId> BlockManager::FindPrefix(uint64_t salt, std::span<const TokenId> tokens,
+                                              std::span<const RowClass> classes) const {
+  std::vector<BlockId> out;
+  ChainId chain = kNoChain;
+  for (size_t at = 0; at + block_size_ <= tokens.size(); at += block_size_) {
+    const auto t = tokens.subspan(at, block_size_);
+    const auto c = classes.subspan(at, block_size_);
+    const auto found = Find(hash_(salt, chain, t, c), salt, chain, t, c);
+    if (!found) break;
+    out.push_back(*found);
+    chain = blocks_[*found].entry->chain;
+  }
+  return out;
+}
+
 std::vector<BlockId> BlockManager::Live() const {
   std::vector<BlockId> live;
   for (BlockId id = 0; id < num_blocks(); ++id) {
@@ -147,6 +162,13 @@ void BlockManager::ForgetAfter(uint64_t step) {
     free_.push_back(*it);
     it = cached_.erase(it);
   }
+}
+
+void BlockManager::Forget(BlockId id) {
+  if (id >= num_blocks() || blocks_[id].references > 0 || !blocks_[id].entry) return;
+  cached_.erase(blocks_[id].cached);
+  Unpublish(id);
+  free_.push_back(id);
 }
 
 void BlockManager::Shrink(uint32_t n) {

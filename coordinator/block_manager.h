@@ -51,6 +51,9 @@ class BlockManager {
   // tokens.
   Prefix TakePrefix(uint64_t salt, std::span<const TokenId> tokens, std::span<const RowClass> classes,
                     size_t max_positions);
+  // The blocks of that run, as long as the tokens go.
+  std::vector<BlockId> FindPrefix(uint64_t salt, std::span<const TokenId> tokens,
+                                  std::span<const RowClass> classes) const;
   // A block with one reference, or nullopt. Evicts the longest-unused cached block when none is free.
   std::optional<BlockId> Allocate();
   // Gives one reference back. Without owners a published block becomes cached, any other free. A table is released
@@ -71,6 +74,8 @@ class BlockManager {
   void Grow(uint32_t n);
   // Forgets the content that was published as of a later step. REQUIRES: no block has an owner.
   void ForgetAfter(uint64_t step);
+  // Forgets a block's content, if it has any and no owner.
+  void Forget(BlockId block);
   // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
   void Shrink(uint32_t n);
 

@@ -76,6 +76,20 @@ void ChainPool::ForgetAfter(uint64_t step) {
   }
 }
 
+std::optional<BlockId> ChainPool::Find(ChainId chain) const {
+  const auto it = by_chain_.find(chain);
+  return it == by_chain_.end() ? std::nullopt : std::optional(it->second);
+}
+
+void ChainPool::ForgetUnit(BlockId id) {
+  if (id >= units() || units_[id].owners > 0 || units_[id].chain == kNoChain) return;
+  Unit& unit = units_[id];
+  (unit.passing ? passing_ : kept_).erase(unit.place);
+  by_chain_.erase(unit.chain);
+  unit.chain = kNoChain;
+  free_.push_back(id);
+}
+
 void ChainPool::Forget(uint32_t n) {
   by_chain_.clear();
   passing_.clear();

@@ -44,6 +44,7 @@ class ChainPool {
   std::optional<BlockId> Allocate(bool snapshot = false);
   // Whether a unit has the content that ends with this chain.
   bool Has(ChainId chain) const { return by_chain_.count(chain) > 0; }
+  std::optional<BlockId> Find(ChainId chain) const;
   // That unit, with one owner more. REQUIRES: Has(chain).
   BlockId Take(ChainId chain);
   // An owned unit has this content, and is found from now on. Nothing is done for kNoChain, and where one with this
@@ -61,6 +62,8 @@ class ChainPool {
   void Grow(uint32_t n);
   // Forgets the contents that were published as of a later step. REQUIRES: no unit has an owner.
   void ForgetAfter(uint64_t step);
+  // Forgets the unit's content, if it has any and no owner.
+  void ForgetUnit(BlockId unit);
   // Forgets all contents and owners; from now on there are so many units.
   void Forget(uint32_t units);
   // Gives back what nobody owns of what is said to be owned; `owners` = how many each unit should have. Returns the

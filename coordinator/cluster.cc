@@ -62,7 +62,7 @@ class Cluster::Impl {
 
   // An action each.
   void Do(PrepareMember& a) { controls_.at(a.member)->Prepare(a.request); }
-  void Do(MoveMember& a) { controls_.at(a.member)->Move(a.epoch, a.blocks); }
+  void Do(MoveMember& a) { controls_.at(a.member)->Move(a.epoch, a.list); }
   void Do(TellMember& a);
   void Do(ForgetMember& a);
   void Do(WireEnds& a);
@@ -86,7 +86,7 @@ class Cluster::Impl {
   void Do(ProbeLinks& a) { controls_.at(a.member)->Probe(a.peers); }
   void Do(ProbeFromHere& a) { prober_(std::move(a.peers)); }
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
-  std::function<void(std::vector<BlockId>)> ToDrained(Epoch epoch);
+  std::function<void(UnitList)> ToDrained(Epoch epoch);
 
   ClusterOptions options_;
   const bool own_clock_;
@@ -190,8 +190,8 @@ void Cluster::Impl::Do(CancelWiring& a) {
   ends_ = {};
 }
 
-std::function<void(std::vector<BlockId>)> Cluster::Impl::ToDrained(Epoch epoch) {
-  return [this, epoch](std::vector<BlockId> live) {
+std::function<void(UnitList)> Cluster::Impl::ToDrained(Epoch epoch) {
+  return [this, epoch](UnitList live) {
     Post(
         [epoch, live = std::move(live)](ClusterState& state, Deadline now) { return state.Drained(epoch, live, now); });
   };
@@ -209,6 +209,8 @@ void Cluster::Impl::Do(ResumeNewRing& a) {
                        .prefill_matches_decode = a.prefill_matches_decode,
                        .salt = a.salt,
                        .recalls = a.recalls,
+                       .missing = a.missing,
+                       .step_floor = a.step_floor,
                        .own_member = a.own_member,
                        .to_first = std::move(ends_.to_first),
                        .from_last = std::move(ends_.from_last)});

@@ -17,18 +17,18 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
     }
     switch (a.kind) {
       case ChangeAction::kPrepare: Do(PrepareMember{member, RequestFor(a.worker)}); break;
-      case ChangeAction::kMove: Do(MoveMember{member, epoch, a.blocks}); break;
+      case ChangeAction::kMove: Do(MoveMember{member, epoch, a.list}); break;
       case ChangeAction::kCommit: Do(TellMember{member, TellMember::kCommit, epoch}); break;
       case ChangeAction::kRelease: Do(TellMember{member, TellMember::kRelease, epoch}); break;
       case ChangeAction::kAbort: Do(TellMember{member, TellMember::kAbort, epoch}); break;
       case ChangeAction::kDrainEngine:
         if (change_->recalls()) {
-          const uint64_t step = RecalledStep();
+          const std::optional<uint64_t> step = RecalledStep();
           Log(LogLevel::kInfo,
               fmt::format("plan {}: the pages of plan {} are recalled, {}", epoch.number, kept_->plan.epoch.number,
-                          step == 0            ? "though no mirror of what is lost is whole"
+                          !step                ? "though no mirror of what is lost is whole"
                           : step == UINT64_MAX ? "as all its members live"
-                                               : fmt::format("as they were in step {}", step)));
+                                               : fmt::format("as they were in step {}", *step)));
           Do(RecallCache{epoch, step});
         } else {
           Do(DrainEngine{epoch});
@@ -69,12 +69,13 @@ std::set<std::string> ClusterState::ChooseRecall(const Draft& draft, Deadline no
 }
 
 // The step up to which all mirrors that are needed are whole.
-uint64_t ClusterState::RecalledStep() const {
+std::optional<uint64_t> ClusterState::RecalledStep() const {
   uint64_t step = UINT64_MAX;
   for (const StagePlan& s : kept_->plan.stages) {
     if (change_->survivors.count(s.worker()) > 0) continue;
     const auto mirrored = change_->mirrored.find(s.mirrored_by);
-    step = std::min(step, mirrored == change_->mirrored.end() ? 0 : mirrored->second);
+    if (mirrored == change_->mirrored.end() || !mirrored->second) return std::nullopt;
+    step = std::min(step, *mirrored->second);
   }
   return step;
 }
@@ -137,7 +138,9 @@ void ClusterState::Serve() {
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,
                    .salt = SaltOf(*plan_),
                    .own_member = any_local,
-                   .recalls = change_->recalls()});
+                   .recalls = change_->recalls(),
+                   .missing = {change_->transaction.missing().begin(), change_->transaction.missing().end()},
+                   .step_floor = step_floor_});
 }
 
 void ClusterState::SetBlocks(uint32_t num_blocks) { sizes_.counts = policy_.sizes.counts.Shrunk(num_blocks); }

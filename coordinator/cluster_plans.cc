@@ -319,11 +319,18 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
   }
   std::set<std::string> survivors = ChooseRecall(draft, now);
   const bool recalls = !survivors.empty();
+  // Only those that have something to give are waited for.
+  std::set<std::string> sources;
+  for (const StagePlan& s : plan.stages) {
+    if (!recalls) break;
+    const auto from = RecallSources(kept_->plan, s.layers, s.worker(), survivors);
+    for (const LayerSource& source : *from) sources.insert(source.worker);
+  }
   std::map<std::string, Participant> participants;
   if (plan_) {
     for (const StagePlan& s : plan_->stages) participants[s.worker()].in_old = true;
   } else if (recalls) {
-    for (const std::string& name : survivors) participants[name].in_old = true;
+    for (const std::string& name : sources) participants[name].in_old = true;
   }
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StagePlan& s = plan.stages[i];

@@ -356,11 +356,11 @@ ClusterState::Actions ClusterState::Wired(Epoch epoch, const Status& to_first, c
   return Settle(now);
 }
 
-ClusterState::Actions ClusterState::Drained(Epoch epoch, std::vector<BlockId> live, Deadline now) {
+ClusterState::Actions ClusterState::Drained(Epoch epoch, UnitList live, Deadline now) {
   if (change_ != nullptr && change_->plan.epoch == epoch) {
     // A smaller cache forgets everything, so that nothing needs to move.
-    if (change_->num_blocks < num_blocks()) live.clear();
-    Apply(change_->transaction.OnDrained(std::move(live), now), now);
+    if (change_->num_blocks < num_blocks()) live = {};
+    Apply(change_->transaction.OnDrained(live, now), now);
   }
   return Settle(now);
 }
@@ -474,10 +474,10 @@ std::optional<MirrorStatus> ClusterState::MirrorOf(const Member& m) const {
     mirror.pages = m.load.mirrored_pages;
     mirror.bytes = m.load.mirrored_bytes;
     const auto source = members_.find(s.worker());
-    if (m.load.mirrored_step > 0 && source != members_.end() && source->second.load.plan == plan_->epoch.number) {
+    if (m.load.mirrored_step && source != members_.end() && source->second.load.plan == plan_->epoch.number) {
       // Reports come one after the other.
-      const uint64_t taken = std::max(source->second.load.step_taken, m.load.mirrored_step);
-      mirror.behind = taken - m.load.mirrored_step;
+      const uint64_t taken = std::max(source->second.load.step_taken, *m.load.mirrored_step);
+      mirror.behind = taken - *m.load.mirrored_step;
     }
     return mirror;
   }

@@ -27,7 +27,7 @@ struct PrepareMember {
 struct MoveMember {
   uint64_t member = 0;
   Epoch epoch;
-  std::vector<BlockId> blocks;
+  UnitList list;
 };
 struct TellMember {
   enum What : uint8_t { kCommit, kRelease, kAbort, kDismiss };
@@ -53,7 +53,7 @@ struct DrainEngine {
 // Engine::Recall, and report to Drained.
 struct RecallCache {
   Epoch epoch;
-  uint64_t step = 0;
+  std::optional<uint64_t> step;  // as Engine::Recall says
 };
 struct ResumeOldRing {};
 // Engine::Resume over the links that WireEnds made.
@@ -63,7 +63,9 @@ struct ResumeNewRing {
   bool prefill_matches_decode = true;
   uint64_t salt = 0;
   bool own_member = false;  // the coordinator's own member has layers
-  bool recalls = false;     // as Ring says
+  bool recalls = false;     // as Ring says, and the next two
+  std::vector<BlockId> missing;
+  uint64_t step_floor = 0;
 };
 struct ShrinkCache {
   uint32_t num_blocks = 0;
@@ -147,7 +149,7 @@ class ClusterState {
   Actions Probed(const StageProbed& probed, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
-  Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
+  Actions Drained(Epoch epoch, UnitList live, Deadline now);
   Actions RingBroken(Epoch epoch, const Status& why, Deadline now);
   // Each ends in one AnswerCaller{ask}. `ask` is not 0.
   Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now, const AskMode& mode = {});
@@ -223,9 +225,9 @@ class ClusterState {
     ChangeReport report;  // as far as it is known before
     Deadline started{};
     uint32_t num_blocks = 0;
-    std::map<std::string, uint64_t> ids;       // of participants; a member may leave and join again meanwhile
-    std::set<std::string> survivors;           // from which the pages of `kept_` are recalled; empty: they are not
-    std::map<std::string, uint64_t> mirrored;  // up to which step holders of lost stages have these
+    std::map<std::string, uint64_t> ids;  // of participants; a member may leave and join again meanwhile
+    std::set<std::string> survivors;      // from which the pages of `kept_` are recalled; empty: they are not
+    std::map<std::string, std::optional<uint64_t>> mirrored;  // up to which step holders of lost stages have these
     bool recalls() const { return !survivors.empty(); }
   };
   // A plan whose pages may be recalled: the one that serves, or was lost.
@@ -323,7 +325,7 @@ class ClusterState {
   void MaybeFinish(Deadline now);
   std::set<std::string> Survivors(Deadline now) const;
   std::set<std::string> ChooseRecall(const Draft& draft, Deadline now);
-  uint64_t RecalledStep() const;
+  std::optional<uint64_t> RecalledStep() const;
   void SetMirrors(Plan* plan) const;
   void Failed(const Change& change, Deadline now);
   void LosePlan(const Status& why, const std::string& because_of, Duration took = {}, bool crashed = false);
@@ -376,6 +378,7 @@ class ClusterState {
   Status trouble_;  // why there is no plan any more
   std::string trouble_with_;
   std::vector<Deadline> crashes_;  // of members with layers, lately
+  uint64_t step_floor_ = 0;        // no member has had a later step
   bool served_ = false;            // a plan has served: from then on requests wait where there is none
   std::string refusal_told_;       // to the engine
   Status local_refusal_;           // why the local member alone got no plan

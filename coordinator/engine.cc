@@ -196,7 +196,7 @@ void Engine::BreakRing(Epoch epoch, const Status& why) { impl_->BreakRing(epoch,
 void Engine::Grow(uint32_t num_blocks) { impl_->Grow(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
 void Engine::Await(const Status& why, bool crashed, bool mirrored) { impl_->Await(why, crashed, mirrored); }
-void Engine::Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled) {
+void Engine::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
   impl_->Recall(step, std::move(recalled));
 }
 void Engine::Lose(const Status& why) { impl_->Lose(why); }

@@ -12,6 +12,7 @@
 #include "base/histogram.h"
 #include "base/ids.h"
 #include "base/member_load.h"
+#include "base/stage_control.h"
 #include "base/status.h"
 #include "coordinator/request.h"
 #include "coordinator/scheduler.h"
@@ -31,6 +32,10 @@ struct Ring {
   uint64_t salt = 0;
   // After a loss: what Engine::Recall left in the KV cache is there in this ring. Otherwise the cache is forgotten.
   bool recalls = false;
+  // But for these units.
+  std::vector<BlockId> missing;
+  // Members have had steps up to this one: the ring's have higher numbers.
+  uint64_t step_floor = 0;
   // A member of this process has layers: what kills it kills the coordinator. Requests that are suspected of having
   // cost two rings fail before they run here.
   bool own_member = false;
@@ -130,9 +135,10 @@ class Engine {
   // another `why`. `crashed`: what was in flight may be the cause; a request that is shown to be it fails
   // (Scheduler::LoseFlights). `mirrored`: the cache may be recalled by the next ring (docs/faults.md).
   void Await(const Status& why, bool crashed, bool mirrored = false);
-  // While requests wait: the cache keeps what no step after this one has written, and `recalled` is called on the
-  // engine's thread with the units that are left, numbered as in Drain.
-  void Recall(uint64_t step, std::function<void(std::vector<BlockId> live)> recalled);
+  // While requests wait: the cache keeps what no step after this one has written, or after the lost ring's beginning
+  // where that is later (nullopt: nothing), and `recalled` is called on the engine's thread with the units that are
+  // left, numbered as in Drain.
+  void Recall(std::optional<uint64_t> step, std::function<void(UnitList live)> recalled);
   // There is no ring and none to wait for: every request ends in Failed{why}, and new ones are refused with it until
   // the next Resume.
   void Lose(const Status& why);

@@ -115,7 +115,10 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     LoseFlights(broke_);
     broke_ = absl::OkStatus();
     if (recallable_ && !ring->recalls) ForgetCache(num_blocks_);
+    if (recallable_) scheduler_->Forget(ring->missing);
     recallable_ = false;
+    scheduler_->SkipSteps(ring->step_floor);
+    ring_began_ = scheduler_->last_step();
     const uint32_t fixed = options_.steps_in_flight;
     scheduler_->SetRing(fixed > 0 ? fixed : ring->stages + 1, fixed > 0 ? fixed : ring->stages,
                         ring->prefill_matches_decode, ring->salt);
@@ -191,11 +194,11 @@ void Engine::Impl::Await(const Status& why, bool crashed, bool mirrored) {
   Post([this, why, crashed, mirrored] { OnAwait(why, crashed, mirrored); });
 }
 
-void Engine::Impl::Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled) {
+void Engine::Impl::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
   Post([this, step, recalled = std::move(recalled)] {
     if (!recallable_) return recalled({});
-    scheduler_->ForgetAfter(step);
-    recalled(scheduler_->LiveBlocks());
+    scheduler_->ForgetAfter(step ? std::max(*step, ring_began_) : 0);
+    recalled(scheduler_->RecallList());
   });
 }
 

@@ -40,7 +40,7 @@ class Engine::Impl {
   RingProgress progress() const;
   void Resume(std::optional<Ring> ring);
   void Await(const Status& why, bool crashed, bool mirrored);
-  void Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled);
+  void Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled);
   void Lose(const Status& why);
   EngineStats stats() const;
   Status CheckIntegrity();
@@ -165,6 +165,7 @@ class Engine::Impl {
   Deadline drain_started_{};
   std::optional<Status> awaited_;  // why requests wait for a ring
   bool recallable_ = false;        // meanwhile the cache has what the lost ring had
+  uint64_t ring_began_ = 0;        // the last step before the ring
   Deadline await_started_{};
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;

@@ -27,7 +27,7 @@ PlanChange::PlanChange(Epoch epoch, std::vector<Participant> participants, bool 
 
 PlanChange::Actions PlanChange::ToAll(ChangeAction::Kind kind) const {
   Actions actions;
-  for (const Participant& p : participants_) actions.push_back({.kind = kind, .worker = p.worker, .blocks = {}});
+  for (const Participant& p : participants_) actions.push_back({.kind = kind, .worker = p.worker, .list = {}});
   return actions;
 }
 
@@ -93,11 +93,11 @@ PlanChange::Actions PlanChange::Abort(const Status& why, const std::string& culp
   state_ = ChangeState::kAborted;
   status_ = why;
   culprit_ = culprit;
-  deadline_ = blame_at_ = kNoDeadline;
+  deadline_ = blame_at_ = former_until_ = kNoDeadline;
   Actions actions = ToAll(ChangeAction::kAbort);
   // A ring that is not whole is repaired or lost, and the engine is told so: until then it sends nothing over it.
   if (stopped && engine_runs_ && ring_whole) {
-    actions.push_back({.kind = ChangeAction::kResumeOld, .worker = "", .blocks = {}});
+    actions.push_back({.kind = ChangeAction::kResumeOld, .worker = "", .list = {}});
   }
   return actions;
 }
@@ -106,16 +106,28 @@ PlanChange::Actions PlanChange::Fail(const Status& why, const std::string& culpr
   state_ = ChangeState::kFaulted;
   status_ = why;
   culprit_ = culprit;
-  deadline_ = blame_at_ = kNoDeadline;
+  deadline_ = blame_at_ = former_until_ = kNoDeadline;
   return {};
 }
 
 PlanChange::Actions PlanChange::MaybeReady(Deadline now) {
-  if (!wired_ || link_fault_ || !Missing().empty()) return {};
+  if (!wired_ || link_fault_ || MissesNew()) return {};
+  if (!Missing().empty()) {
+    // What a former member does not give is computed again.
+    if (!recalls_) return {};
+    if (former_until_ == kNoDeadline) former_until_ = now + timeouts_.former;
+    if (now < former_until_) return {};
+  }
+  former_until_ = kNoDeadline;
   if (!engine_runs_ && !recalls_) return Decide(now);
   state_ = ChangeState::kDraining;
   deadline_ = now + timeouts_.drain;
-  return {{.kind = ChangeAction::kDrainEngine, .worker = "", .blocks = {}}};
+  return {{.kind = ChangeAction::kDrainEngine, .worker = "", .list = {}}};
+}
+
+bool PlanChange::MissesNew() const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [this](const auto& w) { return w.second && Find(w.first)->in_new(); });
 }
 
 PlanChange::Actions PlanChange::Decide(Deadline now) {
@@ -124,14 +136,15 @@ PlanChange::Actions PlanChange::Decide(Deadline now) {
   // A stage commits between two steps: without a drain it may be in the middle of a long one.
   if (!engine_runs_) deadline_ += timeouts_.drain;
   waiting_.clear();
-  for (const Participant& p : participants_) waiting_[p.worker] = true;
+  // Where the old plan is lost, nobody depends on what a former member does.
+  for (const Participant& p : participants_) waiting_[p.worker] = p.in_new() || !recalls_;
   return ToAll(ChangeAction::kCommit);
 }
 
 PlanChange::Actions PlanChange::Done() {
   state_ = ChangeState::kDone;
   deadline_ = kNoDeadline;
-  Actions actions{{.kind = ChangeAction::kResumeNew, .worker = "", .blocks = {}}};
+  Actions actions{{.kind = ChangeAction::kResumeNew, .worker = "", .list = {}}};
   for (ChangeAction& a : ToAll(ChangeAction::kRelease)) actions.push_back(std::move(a));
   return actions;
 }
@@ -148,16 +161,16 @@ PlanChange::Actions PlanChange::OnWired(const Status& to_first, const Status& fr
   return MaybeReady(now);
 }
 
-PlanChange::Actions PlanChange::OnDrained(std::vector<BlockId> live, Deadline now) {
+PlanChange::Actions PlanChange::OnDrained(const UnitList& live, Deadline now) {
   if (state_ != ChangeState::kDraining) return {};
   state_ = ChangeState::kMoving;
-  deadline_ = now + timeouts_.move;
+  deadline_ = now + (recalls_ ? timeouts_.recall : timeouts_.move);
   waiting_.clear();
   Actions actions;
   for (const Participant& p : participants_) {
     if (!p.copies) continue;
     waiting_[p.worker] = true;
-    actions.push_back({.kind = ChangeAction::kMove, .worker = p.worker, .blocks = live});
+    actions.push_back({.kind = ChangeAction::kMove, .worker = p.worker, .list = live});
   }
   return actions.empty() ? Decide(now) : actions;
 }
@@ -179,6 +192,7 @@ PlanChange::Actions PlanChange::OnEvent(const StageEvent& event, Deadline now) {
   if (const auto* moved = std::get_if<StageMoved>(&event.what); moved && state_ == ChangeState::kMoving) {
     const auto it = waiting_.find(event.worker);
     if (it == waiting_.end() || !it->second) return {};
+    missing_.insert(moved->missing.begin(), moved->missing.end());
     pages_moved_ += moved->pages;
     last_pages_ += moved->last_pages;
     if (Answered(event.worker)) return Decide(now);
@@ -201,6 +215,10 @@ PlanChange::Actions PlanChange::OnFault(const Participant& from, const Status& w
   if (state_ == ChangeState::kCommitting) {
     if (from.in_new()) return Fail(named, from.worker);
     return Answered(from.worker) ? Done() : Actions{};
+  }
+  if (recalls_ && !from.in_new()) {
+    Answered(from.worker);
+    return state_ == ChangeState::kPreparing ? MaybeReady(now) : Actions{};
   }
   recall_failed_ = recalls_;
   return Abort(named, from.worker, true);
@@ -247,6 +265,7 @@ PlanChange::Actions PlanChange::OnRingBroken(const Status& why) {
 PlanChange::Actions PlanChange::OnTick(Deadline now) {
   if (over()) return {};
   if (now >= blame_at_) return Abort(link_fault_->why, link_fault_->culprit, true);
+  if (now >= former_until_) return MaybeReady(now);
   return now >= deadline_ ? OnLate(now) : Actions{};
 }
 

@@ -32,6 +32,8 @@ struct ChangeTimeouts {
   Duration prepare = std::chrono::seconds(120);  // without a word from a participant
   Duration drain = std::chrono::seconds(60);
   Duration move = std::chrono::seconds(60);
+  Duration recall = std::chrono::seconds(15);  // in place of `move`: members end it themselves, much earlier
+  Duration former = std::chrono::seconds(1);   // of a recall: for members without layers, when all others are ready
   Duration commit = std::chrono::seconds(10);
   // A link that fails makes its neighbors fail: so long the fault that began it is waited for.
   Duration blame = std::chrono::milliseconds(500);
@@ -49,7 +51,7 @@ struct ChangeAction {
     kResumeNew,    // the engine goes on over the new plan's links
   } kind{};
   std::string worker;
-  std::vector<BlockId> blocks;  // kMove
+  UnitList list;  // kMove
   bool operator==(const ChangeAction&) const = default;
 };
 
@@ -75,7 +77,7 @@ class PlanChange {
   Actions OnEvent(const StageEvent& event, Deadline now);
   // The coordinator's own two links of the new plan are there, or one of them can't be made.
   Actions OnWired(const Status& to_first, const Status& from_last, Deadline now);
-  Actions OnDrained(std::vector<BlockId> live, Deadline now);
+  Actions OnDrained(const UnitList& live, Deadline now);
   // A member is gone. `why` names it. One that takes no part is no loss.
   Actions OnLost(const std::string& worker, const Status& why, Deadline now);
   // The ring of the plan that runs is broken.
@@ -89,7 +91,7 @@ class PlanChange {
   // The worker that it failed because of; "" where that is not known.
   const std::string& culprit() const { return culprit_; }
   Epoch epoch() const { return epoch_; }
-  Deadline deadline() const { return std::min(deadline_, blame_at_); }
+  Deadline deadline() const { return std::min({deadline_, blame_at_, former_until_}); }
   // It was aborted because a step in flight did not land: the old plan's ring must not be used any more.
   bool drain_expired() const { return drain_expired_; }
   // It was aborted by a participant's fault while pages were to be recalled: perhaps only these can't be had.
@@ -101,6 +103,8 @@ class PlanChange {
   StageProgress progress() const;
   // The last progress of the participant's own loading; all 0: none.
   StageProgress progress(const std::string& worker) const;
+  // Of a recall: the units of the list that a member lacks.
+  const std::set<BlockId>& missing() const { return missing_; }
   uint64_t pages_moved() const { return pages_moved_; }
   uint64_t last_pages() const { return last_pages_; }
 
@@ -125,6 +129,7 @@ class PlanChange {
   std::vector<std::string> Missing() const;
   std::string Suspect() const;
   bool Answered(const std::string& worker);
+  bool MissesNew() const;
 
   const Epoch epoch_;
   const std::vector<Participant> participants_;
@@ -135,12 +140,14 @@ class PlanChange {
   std::string culprit_;
   Deadline deadline_ = kNoDeadline;
   Deadline blame_at_ = kNoDeadline;
+  Deadline former_until_ = kNoDeadline;
   std::optional<LinkFault> link_fault_;  // the one farthest down the ring
   bool wired_ = false;
   bool drain_expired_ = false, recall_failed_ = false;
   std::map<std::string, bool> waiting_;  // true: its answer to the current command is missing
   std::set<std::string> committed_;
   std::map<std::string, StageProgress> progress_;
+  std::set<BlockId> missing_;
   uint64_t pages_moved_ = 0, last_pages_ = 0;
 };
 

@@ -21,7 +21,7 @@ void RemoteStage::SetEventSink(EventSink sink) {
 }
 
 void RemoteStage::Prepare(const PrepareRequest& request) { Send({request.plan.epoch, request}); }
-void RemoteStage::Move(Epoch epoch, const std::vector<BlockId>& blocks) { Send({epoch, MoveCommand{blocks}}); }
+void RemoteStage::Move(Epoch epoch, const UnitList& list) { Send({epoch, MoveCommand{list}}); }
 void RemoteStage::Commit(Epoch epoch) { Send({epoch, CommitCommand{}}); }
 void RemoteStage::Release(Epoch epoch) { Send({epoch, ReleaseCommand{}}); }
 void RemoteStage::Abort(Epoch epoch) { Send({epoch, AbortCommand{}}); }

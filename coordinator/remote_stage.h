@@ -23,7 +23,7 @@ class RemoteStage : public StageControl {
   const std::string& name() const override { return name_; }
   void SetEventSink(EventSink sink) override;
   void Prepare(const PrepareRequest& request) override;
-  void Move(Epoch epoch, const std::vector<BlockId>& blocks) override;
+  void Move(Epoch epoch, const UnitList& list) override;
   void Commit(Epoch epoch) override;
   void Release(Epoch epoch) override;
   void Abort(Epoch epoch) override;

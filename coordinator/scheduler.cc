@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 #include <utility>
 
 #include "coordinator/scheduler_state.h"
@@ -274,6 +275,43 @@ void Scheduler::ForgetAfter(uint64_t step) {
   rep_->unfit = nullptr;
   ++rep_->changes;
 }
+
+void Scheduler::Forget(std::span<const BlockId> units) {
+  for (const BlockId unit : units) {
+    const auto place = rep_->whole.PlaceOf(unit);
+    if (!place) continue;
+    if (place->group == kPageGroup) rep_->blocks.Forget(place->number);
+    if (place->group == kSlotGroup) rep_->slots.ForgetUnit(place->number);
+    if (place->group == kWindowGroup) rep_->window.ForgetUnit(place->number);
+  }
+  rep_->unfit = nullptr;
+  ++rep_->changes;
+}
+
+UnitList Scheduler::RecallList() const {
+  const Rep& r = *rep_;
+  const uint32_t slots = r.whole.num_blocks, window = slots + r.whole.num_slots;
+  UnitList list;
+  std::unordered_set<BlockId> listed;
+  const auto add = [&](BlockId unit) {
+    if (listed.insert(unit).second) list.units.push_back(unit);
+  };
+  for (const Rep::Sequence* s : r.waiting) {
+    const auto blocks = r.blocks.FindPrefix(r.SaltOf(*s), s->params.tokens, s->classes);
+    for (const BlockId block : blocks) {
+      add(block);
+      const ChainId chain = r.blocks.chain(block);
+      if (const auto slot = r.slots.Find(chain)) add(slots + *slot);
+      if (const auto unit = r.window.Find(chain)) add(window + *unit);
+    }
+  }
+  list.needed = static_cast<uint32_t>(list.units.size());
+  for (const BlockId unit : LiveBlocks()) add(unit);
+  return list;
+}
+
+void Scheduler::SkipSteps(uint64_t step) { rep_->next_step = std::max(rep_->next_step, step + 1); }
+uint64_t Scheduler::last_step() const { return rep_->next_step - 1; }
 
 std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   Rep& r = *rep_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/stage_control.h"
 #include "base/status.h"
 #include "coordinator/scheduler_types.h"
 #include "coordinator/steps_in_flight.h"
@@ -65,6 +66,13 @@ class Scheduler {
   // Forgets all that is cached and may have been written after this step. What is left was last written in it or
   // before. REQUIRES: nothing runs.
   void ForgetAfter(uint64_t step);
+  // Forgets these units, numbered as for LiveBlocks. REQUIRES: nothing runs.
+  void Forget(std::span<const BlockId> units);
+  // What is cached, for a recall: first what the waiting sequences begin with, in the order in which they would come.
+  UnitList RecallList() const;
+  // The next step has a higher number than this.
+  void SkipSteps(uint64_t step);
+  uint64_t last_step() const;  // that was launched; 0: none was
   // More blocks. REQUIRES: num_blocks >= the present number.
   void Grow(uint32_t num_blocks);
 

@@ -25,6 +25,10 @@ uint64_t MixSalts(uint64_t a, uint64_t b) {
 
 }  // namespace
 
+uint64_t Scheduler::Rep::SaltOf(const Sequence& s) const {
+  return MixSalts(MixSalts(s.params.salt, s.params.tenant_salt), ring_salt);
+}
+
 Tenant* Scheduler::Rep::TenantOf(uint64_t id) {
   if (tenants.size() >= kTenants) {
     for (auto it = tenants.begin(); it != tenants.end();) it = it->second.sequences == 0 ? tenants.erase(it) : ++it;
@@ -169,7 +173,7 @@ Scheduler::Rep::Need Scheduler::Rep::Margin(const Sequence& s) const {
 
 bool Scheduler::Rep::TryAdmit(Sequence* s) {
   BlockManager::Prefix prefix;
-  const uint64_t salt = MixSalts(MixSalts(s->params.salt, s->params.tenant_salt), ring_salt);
+  const uint64_t salt = SaltOf(*s);
   if (!s->params.needs_all_rows) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
     prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);

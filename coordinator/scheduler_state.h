@@ -80,6 +80,7 @@ struct Scheduler::Rep {
   bool Admit(Sequence* s, Draft* draft);
   void AdmitRest(Draft* draft);
   bool TryAdmit(Sequence* s);
+  uint64_t SaltOf(const Sequence& s) const;
   struct Need {  // blocks, by group
     uint32_t pages = 0, window = 0;
   };

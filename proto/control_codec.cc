@@ -17,6 +17,7 @@ namespace {
 constexpr int kMaxLayers = 1 << 16;
 constexpr int kMaxStages = 1 << 12;  // and layer sources
 constexpr int kMaxBlocks = 1 << 24;
+constexpr uint64_t kMaxStep = uint64_t{1} << 62;
 constexpr uint32_t kMaxThreads = 1 << 16;
 constexpr size_t kMaxName = 64, kMaxShortText = 256, kMaxPath = 4096, kMaxFault = 1000;
 constexpr int kMaxBlockSize = 1 << 16;
@@ -94,6 +95,7 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
   GYRE_RETURN_IF_ERROR(CheckText("instruction set", h.isa(), kMaxName));
   GYRE_RETURN_IF_ERROR(CheckText("version", h.version(), kMaxShortText));
   if (h.has_holds()) GYRE_RETURN_IF_ERROR(Annotate(CheckRange(h.holds()), "what it holds"));
+  if (h.last_step() > kMaxStep) return InvalidArgument("step {}, at most {}", h.last_step(), kMaxStep);
   return WorkerHello{.protocol = h.protocol(),
                      .name = h.name(),
                      .ring_address = h.ring_address(),
@@ -112,7 +114,19 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .fetches = h.fetches(),
                      .disk = h.disk_bytes(),
                      .holds = h.has_holds() ? std::optional(Get(h.holds())) : std::nullopt,
-                     .speed = GetSpeed(h.speed())};
+                     .speed = GetSpeed(h.speed()),
+                     .last_step = h.last_step()};
+}
+
+StatusOr<MoveCommand> DecodeMove(const v1::Move& m) {
+  if (m.steps_size() != 0 && m.steps_size() != m.blocks_size()) {
+    return InvalidArgument("a move of {} blocks has {} steps", m.blocks_size(), m.steps_size());
+  }
+  MoveCommand out;
+  out.list.units = {m.blocks().begin(), m.blocks().end()};
+  out.list.needed = m.needed();  // the reader cuts it to the list
+  out.list.steps = {m.steps().begin(), m.steps().end()};
+  return out;
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
@@ -271,7 +285,9 @@ struct EncodeCommand {
   }
   void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
   void operator()(const MoveCommand& m) const {
-    out->mutable_move()->mutable_blocks()->Add(m.blocks.begin(), m.blocks.end());
+    out->mutable_move()->mutable_blocks()->Add(m.list.units.begin(), m.list.units.end());
+    out->mutable_move()->set_needed(m.list.needed);
+    out->mutable_move()->mutable_steps()->Add(m.list.steps.begin(), m.list.steps.end());
   }
   void operator()(const CommitCommand&) const { out->mutable_commit(); }
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
@@ -293,11 +309,15 @@ struct EncodeStageEvent {
     out->mutable_progress()->set_fetched(p.fetched);
     out->mutable_progress()->set_to_fetch(p.to_fetch);
   }
-  void operator()(const StageReady& r) const { out->mutable_ready()->set_mirrored(r.mirrored); }
+  void operator()(const StageReady& r) const {
+    out->mutable_ready();
+    if (r.mirrored) out->mutable_ready()->set_mirrored(*r.mirrored);
+  }
   void operator()(const StageMoved& m) const {
     out->mutable_moved()->set_pages(m.pages);
     out->mutable_moved()->set_bytes(m.bytes);
     out->mutable_moved()->set_last_pages(m.last_pages);
+    out->mutable_moved()->mutable_missing()->Add(m.missing.begin(), m.missing.end());
   }
   void operator()(const StageCommitted&) const { out->mutable_committed(); }
   void operator()(const StageAborted&) const { out->mutable_aborted(); }
@@ -426,6 +446,7 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->mutable_speed()->set_memory_bytes_per_second(hello.speed.memory_bytes_per_second);
   h->mutable_speed()->set_operations_per_second(hello.speed.operations_per_second);
   h->mutable_speed()->set_disk_bytes_per_second(hello.speed.disk_bytes_per_second);
+  h->set_last_step(hello.last_step);
   return out;
 }
 
@@ -461,9 +482,17 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       out.what = StageProgress{event.progress().done(), event.progress().total(), event.progress().fetched(),
                                event.progress().to_fetch()};
       break;
-    case v1::WorkerEvent::kReady: out.what = StageReady{event.ready().mirrored()}; break;
+    case v1::WorkerEvent::kReady:
+      out.what = StageReady{event.ready().has_mirrored() ? std::optional(event.ready().mirrored()) : std::nullopt};
+      break;
     case v1::WorkerEvent::kMoved:
-      out.what = StageMoved{event.moved().pages(), event.moved().bytes(), event.moved().last_pages()};
+      if (event.moved().missing_size() > kMaxBlocks) {
+        return InvalidArgument("{} blocks are missing, at most {}", event.moved().missing_size(), kMaxBlocks);
+      }
+      out.what = StageMoved{event.moved().pages(),
+                            event.moved().bytes(),
+                            event.moved().last_pages(),
+                            {event.moved().missing().begin(), event.moved().missing().end()}};
       break;
     case v1::WorkerEvent::kCommitted: out.what = StageCommitted{}; break;
     case v1::WorkerEvent::kAborted: out.what = StageAborted{}; break;
@@ -501,12 +530,13 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodePrepare(command.prepare(), out.epoch));
       break;
     }
-    case v1::Command::kMove:
+    case v1::Command::kMove: {
       if (command.move().blocks_size() > kMaxBlocks) {
         return InvalidArgument("a move of {} blocks, at most {}", command.move().blocks_size(), kMaxBlocks);
       }
-      out.what = MoveCommand{{command.move().blocks().begin(), command.move().blocks().end()}};
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeMove(command.move()));
       break;
+    }
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;

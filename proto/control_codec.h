@@ -18,7 +18,7 @@
 namespace gyre {
 
 // Both ends must have exactly this version.
-inline constexpr uint32_t kControlProtocol = 3;
+inline constexpr uint32_t kControlProtocol = 4;
 
 // The facts that a worker needs before it attaches: the answer to Cluster.Info.
 struct ClusterFacts {
@@ -56,6 +56,7 @@ struct WorkerHello {
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
   std::optional<LayerRange> holds;         // layers that it keeps from the coordinator before this one
   MachineSpeed speed;
+  uint64_t last_step = 0;  // the highest number of a step that it has had, from any coordinator
 };
 
 struct Welcome {
@@ -66,7 +67,7 @@ struct Welcome {
   std::optional<RingKey> weights_key;  // of links for weights
 };
 struct MoveCommand {
-  std::vector<BlockId> blocks;
+  UnitList list;
 };
 struct CommitCommand {};
 struct ReleaseCommand {};

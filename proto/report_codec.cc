@@ -66,7 +66,7 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_sending(load.sending);
   out->set_unanswered_us(load.unanswered_us);
   out->set_mirrored_plan(load.mirrored_plan);
-  out->set_mirrored_step(load.mirrored_step);
+  if (load.mirrored_step) out->set_mirrored_step(*load.mirrored_step);
   out->set_mirrored_pages(load.mirrored_pages);
   out->set_mirrored_bytes(load.mirrored_bytes);
   out->set_disk_bytes(load.weights_room);
@@ -95,7 +95,7 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .sending = h.sending(),
           .unanswered_us = std::min<uint64_t>(h.unanswered_us(), kMaxMicros),
           .mirrored_plan = h.mirrored_plan(),
-          .mirrored_step = h.mirrored_step(),
+          .mirrored_step = h.has_mirrored_step() ? std::optional(h.mirrored_step()) : std::nullopt,
           .mirrored_pages = h.mirrored_pages(),
           .mirrored_bytes = h.mirrored_bytes(),
           .weights_room = h.disk_bytes()};

@@ -76,7 +76,7 @@ class FakeStage : public StageControl {
     Say(request.plan.epoch, StageProgress{1, 2});
     if (!silent) Say(request.plan.epoch, StageReady{});
   }
-  void Move(Epoch epoch, const std::vector<BlockId>&) override { Say(epoch, StageMoved{}); }
+  void Move(Epoch epoch, const UnitList&) override { Say(epoch, StageMoved{}); }
   void Commit(Epoch epoch) override { Say(epoch, StageCommitted{}); }
   void Release(Epoch) override {}
   void Abort(Epoch epoch) override {

@@ -126,10 +126,50 @@ TEST_F(ClusterMirrorsTest, LayersOfSurvivorsThatMoveComeFromTheirOldOwners) {
 
 TEST_F(ClusterMirrorsTest, AMirrorThatIsNotWholeBringsNothing) {
   ClusterWorld& w = Mirroring(3);
+  w.member("w3").mirrored = std::nullopt;
+  w.Leave("w2");
+  w.Advance(milliseconds(300));
+  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall nothing", "new 2 with the cache"));
+}
+
+// The plan has had no step, and what was cached before is in the mirror.
+TEST_F(ClusterMirrorsTest, AMirrorThatIsWholeWithoutAStepBringsWhatWasThereBefore) {
+  ClusterWorld& w = Mirroring(3);
   w.member("w3").mirrored = 0;
   w.Leave("w2");
   w.Advance(milliseconds(300));
   EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 0", "new 2 with the cache"));
+}
+
+TEST_F(ClusterMirrorsTest, WhatAMemberLacksIsForgottenAndThePlanServes) {
+  ClusterWorld& w = Mirroring(3);
+  w.member("w1").lacks = {7, 9};
+  w.member("w3").lacks = {2, 7};
+  w.Leave("w2");
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
+  EXPECT_EQ(w.engine_calls.back(), "new 2 with the cache");
+  EXPECT_THAT(w.missing, ElementsAre(2, 7, 9));
+}
+
+// w2 is about to leave and says nothing any more: what its layers had is computed again.
+TEST_F(ClusterMirrorsTest, AFormerMemberThatSaysNothingIsWaitedForAShortTime) {
+  ClusterWorld& w = Mirroring(4);
+  w.WantsToLeave("w2");
+  w.member("w2").silent = true;
+  w.Leave("w3");
+  w.Advance(seconds(3));
+  EXPECT_EQ(w.text().substr(0, 7), "serving") << w.text();
+}
+
+// w2 is drained, gives its layers' pages, and doesn't answer the Commit.
+TEST_F(ClusterMirrorsTest, ASourceIsNotWaitedForWhenItHasGivenItsPages) {
+  ClusterWorld& w = Mirroring(4);
+  w.member("w2").deaf = {TellMember::kCommit};
+  w.WantsToLeave("w2");
+  w.Leave("w3");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text().substr(0, 7), "serving") << w.text();
 }
 
 TEST_F(ClusterMirrorsTest, AllIsForgottenWhereAStageAndItsMirrorAreLost) {
@@ -180,7 +220,7 @@ TEST_F(ClusterMirrorsTest, ACopyingThatDoesNotEndIsGivenUpWithoutBlame) {
   ClusterWorld& w = Mirroring(3);
   w.member("w1").moves = false;
   w.Leave("w2");
-  w.Advance(seconds(61));
+  w.Advance(seconds(16));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   EXPECT_EQ(w.engine_calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
 }

@@ -87,7 +87,7 @@ class World {
           if (w == "a" && links_come) todo_.push_back([this] { Do(change_.OnWired(links, links, now_)); });
           break;
         case Kind::kMove:
-          moved_blocks = a.blocks;
+          moved_blocks = a.list.units;
           todo_.push_back([this, w] { Say(w, StageMoved{.pages = 10, .bytes = 100, .last_pages = 2}); });
           break;
         case Kind::kCommit: todo_.push_back([this, w] { Say(w, StageCommitted{}); }); break;

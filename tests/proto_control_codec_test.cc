@@ -170,7 +170,7 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
     return Refused<v1::WorkerEvent>("hello", [&](v1::WorkerEvent* e) { spoil(e->mutable_hello()); });
   };
   EXPECT_EQ(refused([](auto*) {}), "taken in");
-  EXPECT_THAT(refused([](auto* h) { h->set_protocol(1); }), HasSubstr("control protocol 1, expected 3"));
+  EXPECT_THAT(refused([](auto* h) { h->set_protocol(1); }), HasSubstr("control protocol 1, expected 4"));
   EXPECT_THAT(refused([](auto* h) { h->set_name(""); }), HasSubstr("1 to 64 characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("not 65"));
   EXPECT_THAT(refused([](auto* h) { h->set_name("a\xFF"); }), HasSubstr("letters"));
@@ -231,7 +231,7 @@ TEST(ControlCodecTest, AbsurdInfosAreRefused) {
     return Message(Decode(info).status());
   };
   EXPECT_EQ(refused([](auto*) {}), "");
-  EXPECT_THAT(refused([](auto* i) { i->set_protocol(2); }), HasSubstr("speaks control protocol 2, this worker 3"));
+  EXPECT_THAT(refused([](auto* i) { i->set_protocol(2); }), HasSubstr("speaks control protocol 2, this worker 4"));
   EXPECT_THAT(refused([](auto* i) { i->set_model_path(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
   EXPECT_THAT(refused([](auto* i) { i->set_layers(-1); }), HasSubstr("-1 layers"));
   EXPECT_THAT(refused([](auto* i) { i->set_context(-1); }), HasSubstr("context of -1"));

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "fmt/core.h"
 #include "identity/join_token.h"
@@ -168,6 +170,54 @@ TEST_F(NamespacesTest, ATextGoesOnWhereTwoWorkersDontReachEachOtherAnyMore) {
   EXPECT_THAT(serve_->output(), ::testing::ContainsRegex("the link from host[23] to host[23] is silent"));
   const std::string layers = Ask({"layers", "--cluster", kCoordinator});
   EXPECT_THAT(layers, HasSubstr("0-5")) << "one has them all";
+}
+
+// Packets between two hosts are lost for five seconds, then they are not.
+TEST_F(NamespacesTest, TextsOutlastALinkThatIsCutForFiveSeconds) {
+  constexpr int kTokens = 3000, kTexts = 4;
+  const testing::Folder folder;
+  const auto words = [&](int text) {
+    const std::string ids = folder / fmt::format("{}", text);
+    std::ofstream(ids) << fmt::format("{} 4 5 6 7", 3 + text);
+    std::vector<std::string> run = Run(kTokens);
+    *std::find(run.begin(), run.end(), ids_) = ids;
+    return run;
+  };
+  std::vector<std::string> alone;
+  for (int i = 0; i < kTexts; ++i) {
+    std::vector<std::string> run = words(i);
+    run[1] = model_.path();
+    run.erase(run.begin() + 2);
+    run.insert(run.end(), {"--kv-type", "f32", "--ctx", "16384"});
+    alone.push_back(Ask(run));
+    ASSERT_GT(alone.back().size(), 6000u) << alone.back();
+  }
+  for (const auto& [one, other] : {std::pair(2, 3), std::pair(1, 2), std::pair(1, 3)}) {
+    SCOPED_TRACE(fmt::format("hosts {} and {}", one, other));
+    std::vector<std::unique_ptr<Process>> texts;
+    for (int i = 0; i < kTexts; ++i) texts.push_back(std::make_unique<Process>(On(1, words(i))));
+    std::this_thread::sleep_for(milliseconds(400));
+    ASSERT_TRUE(net_.Part(one, other)) << net_.why_not();
+    for (const auto& text : texts) EXPECT_FALSE(text->Wait(milliseconds(0))) << "it had ended before the cut";
+    std::this_thread::sleep_for(seconds(5));
+    ASSERT_TRUE(net_.Part(one, other, false)) << net_.why_not();
+    for (int i = 0; i < kTexts; ++i) {
+      EXPECT_EQ(texts[i]->Wait(seconds(60)), 0) << texts[i]->output().substr(0, 2000) << serve_->output();
+      EXPECT_TRUE(texts[i]->output() == alone[i]) << "text " << i << " changed";
+    }
+    // The next cut finds both workers in the ring.
+    for (int i = 0;
+         i < 300 && Ask({"layers", "--cluster", kCoordinator}).find(fmt::format("host{}", other)) == std::string::npos;
+         ++i)
+      std::this_thread::sleep_for(milliseconds(50));
+    std::string said;
+    for (int i = 0; i < 100 && said.find("0-2") == std::string::npos; ++i) {
+      Ask({"resize", "--cluster", kCoordinator, "host2=0-2,host3=3-5"});
+      said = Ask({"layers", "--cluster", kCoordinator});
+      if (said.find("0-2") == std::string::npos) std::this_thread::sleep_for(milliseconds(100));
+    }
+    ASSERT_THAT(said, HasSubstr("3-5")) << serve_->output();
+  }
 }
 
 TEST_F(NamespacesTest, ATextGoesOnWithoutAHostWhoseCableIsPulledAndTheHostComesBack) {

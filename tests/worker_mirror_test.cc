@@ -83,12 +83,14 @@ TEST(MirrorStoreTest, AnotherPlansMirrorIsOfNoUse) {
   MirrorStore store;
   store.Begin(OrderFor({0}));
   store.Whole(kPlan, 90);
-  EXPECT_EQ(store.Freeze(2), 0u);
+  EXPECT_EQ(store.Freeze(2), std::nullopt);
   store.Begin(OrderFor({0}, {.term = 7, .number = 4}));
-  EXPECT_EQ(store.state().step, 0u) << "it begins anew";
+  EXPECT_EQ(store.state().step, std::nullopt) << "it begins anew";
   EXPECT_TRUE(absl::IsCancelled(store.Take(kPlan, FrameOf(0, {1}, 'a', 1, 1).pages, true)));
+  store.Whole({.term = 7, .number = 4}, 0);
+  EXPECT_EQ(store.Freeze(4), 0u) << "whole, though the plan has had no step";
   store.Drop();
-  EXPECT_EQ(store.Freeze(4), 0u);
+  EXPECT_EQ(store.Freeze(4), std::nullopt);
 }
 
 // Layers that stay at the same process in the next plan are not copied again. Those of another pool are.
@@ -170,74 +172,101 @@ class RecallTest : public ::testing::Test {
     puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
                                            MemoryCounts{.num_blocks = 8}, 3);
   }
-  // Answers the next request by the store.
-  void Answer(const MirrorStore& store) {
-    const auto frame = holder_->Recv(After(kPatience));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    PageExport e;
-    e.request = *DecodePullPages(frame->payload);
-    EXPECT_EQ(e.request.kind, PullKind::kMirrored);
-    EXPECT_EQ(e.request.mirror, 3u);
-    ASSERT_TRUE(store.Export(e).ok());
-    for (auto& answer : e.answers) {
-      Encoder head;
-      EncodePagesHead(answer.pages, &head);
-      const ByteSpan parts[] = {head.bytes(), answer.data};
-      ASSERT_TRUE(holder_->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+  // Answers requests by the store until the link ends.
+  void Answers(const MirrorStore& store) {
+    for (;;) {
+      const auto frame = holder_->Recv(After(kPatience));
+      if (!frame.ok()) return;
+      PageExport e;
+      e.request = *DecodePullPages(frame->payload);
+      EXPECT_EQ(e.request.kind, PullKind::kMirrored);
+      EXPECT_EQ(e.request.mirror, 3u);
+      EXPECT_TRUE(e.request.only);
+      ASSERT_TRUE(store.Export(e).ok());
+      for (auto& answer : e.answers) {
+        given_ += answer.pages.ids.size();
+        Encoder head;
+        EncodePagesHead(answer.pages, &head);
+        const ByteSpan parts[] = {head.bytes(), answer.data};
+        ASSERT_TRUE(holder_->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+      }
     }
   }
-  Status Round(const MirrorStore& store, const std::vector<BlockId>* blocks) {
-    std::thread answers([&] { Answer(store); });
-    const Status status = puller_->Round(kPlan, blocks, kPatience, [] { return false; }).status();
+  StatusOr<std::vector<BlockId>> Recall(const MirrorStore& store, const std::vector<BlockId>& units) {
+    std::thread answers([&] { Answers(store); });
+    auto lacks = puller_->Recall(kPlan, units, kPatience, [] { return false; });
+    puller_ = nullptr;
     answers.join();
-    return status;
+    return lacks;
+  }
+  // A mirror with these pages.
+  void Fill(MirrorStore* store, std::vector<BlockId> ids, uint64_t step) {
+    MirrorOrder order = OrderFor({0});
+    order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
+    store->Begin(order);
+    std::vector<std::byte> data(ids.size() * layer_->pages->page_bytes(), std::byte{0x40});
+    Pages pages{.layer = 0, .step = step, .page_bytes = order.layers[0].page_bytes, .ids = std::move(ids), .pool = 1};
+    pages.written.assign(pages.ids.size(), step);
+    pages.data = data;
+    ASSERT_TRUE(store->Take(kPlan, pages, true).ok());
+    store->Freeze(3);
   }
   std::shared_ptr<Layer> layer_ = PagesOnly();
   std::unique_ptr<Link> holder_;
   std::unique_ptr<PagePuller> puller_;
+  size_t given_ = 0;
 };
 
-TEST_F(RecallTest, BringsThePagesOfTheList) {
+TEST_F(RecallTest, BringsThePagesOfTheListAndNoOthers) {
   MirrorStore store;
-  MirrorOrder order = OrderFor({0});
-  order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
-  store.Begin(order);
-  std::vector<std::byte> data(2 * layer_->pages->page_bytes(), std::byte{0x40});
-  Pages pages{.layer = 0, .step = 4, .page_bytes = order.layers[0].page_bytes, .ids = {2, 6}, .pool = 1};
-  pages.data = data;
-  ASSERT_TRUE(store.Take(kPlan, pages, true).ok());
-  store.Freeze(3);
-  EXPECT_TRUE(Round(store, nullptr).ok());
-  const std::vector<BlockId> list{2, 6};
-  EXPECT_TRUE(Round(store, &list).ok());
+  Fill(&store, {1, 2, 4, 6}, 40);
+  const auto lacks = Recall(store, {6, 2});
+  ASSERT_TRUE(lacks.ok()) << lacks.status();
+  EXPECT_THAT(*lacks, IsEmpty());
+  EXPECT_EQ(given_, 2u) << "the rest would only take time";
   std::vector<std::byte> page(layer_->pages->page_bytes());
   layer_->pages->Read(6, page.data(), testing::SharedQueue());
   testing::SharedQueue().Finish();
   EXPECT_EQ(page[5], std::byte{0x40});
   EXPECT_GT(layer_->pages->full(6), 0u) << "the next mirror must have it too";
+  EXPECT_EQ(layer_->pages->written(6), 40u) << "no earlier than the step that wrote it";
+  EXPECT_EQ(layer_->pages->written(4), 0u);
 }
 
-// The scheduler counts on a page that is not there: no text may go on with it.
-TEST_F(RecallTest, APageThatTheMirrorLacksIsAnError) {
+// The scheduler is told of a page that is not there: no text may go on with it.
+TEST_F(RecallTest, APageThatTheMirrorLacksIsSaidToBeMissing) {
   MirrorStore store;
-  MirrorOrder order = OrderFor({0});
-  order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
-  store.Begin(order);
-  store.Freeze(3);
-  const std::vector<BlockId> list{2};
-  const Status status = Round(store, &list);
-  EXPECT_TRUE(absl::IsInternal(status)) << status;
-  EXPECT_THAT(Message(status), HasSubstr("page 2 is to be recalled, the mirror of plan 3 lacks it"));
+  Fill(&store, {1}, 40);
+  const auto lacks = Recall(store, {1, 2, 5});
+  ASSERT_TRUE(lacks.ok()) << lacks.status();
+  EXPECT_THAT(*lacks, ElementsAre(2, 5));
 }
 
-// A mirror that never began is whole up to nothing. Its reader is not at fault.
+// A mirror that never began has nothing. Its reader is not at fault.
 TEST_F(RecallTest, AMirrorThatThereIsNotGivesNothing) {
   const MirrorStore store;
-  EXPECT_TRUE(Round(store, nullptr).ok());
-  std::vector<BlockId> list;
-  EXPECT_TRUE(Round(store, &list).ok());
-  list = {2};
-  EXPECT_THAT(Message(Round(store, &list)), HasSubstr("the mirror of plan 3 lacks it"));
+  const auto lacks = Recall(store, {2});
+  ASSERT_TRUE(lacks.ok()) << lacks.status();
+  EXPECT_THAT(*lacks, ElementsAre(2));
+}
+
+TEST(FullPagesTest, AreFoundByTheirStampsWithoutAScan) {
+  const auto layer = PagesOnly();
+  PagePool& pool = *layer->pages;
+  EXPECT_THAT(pool.FullSince(0, 0), IsEmpty());
+  for (const auto& [page, step] : std::vector<std::pair<BlockId, uint64_t>>{{5, 1}, {0, 3}, {7, 3}, {5, 4}, {2, 6}}) {
+    pool.StampFull(page, step);
+  }
+  EXPECT_THAT(pool.FullSince(0, 0), ElementsAre(0, 2, 5, 7));
+  EXPECT_THAT(pool.FullSince(3, 0), ElementsAre(2, 5));
+  EXPECT_THAT(pool.FullSince(0, 5), ElementsAre(5, 7));
+  EXPECT_THAT(pool.FullSince(6, 0), IsEmpty());
+  pool.StampFull(3, 2);  // one that was copied
+  pool.StampFull(2, 2);
+  EXPECT_THAT(pool.FullSince(2, 0), ElementsAre(0, 5, 7));
+  EXPECT_THAT(pool.FullSince(1, 0), ElementsAre(0, 2, 3, 5, 7));
+  pool.StampFull(2, 0);
+  EXPECT_THAT(pool.FullSince(0, 0), ElementsAre(0, 3, 5, 7));
 }
 
 class FakePort : public RingPort {
@@ -305,7 +334,7 @@ class MirrorTest : public ::testing::Test {
     EXPECT_TRUE(there.Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
     return request;
   }
-  uint64_t WholeUpTo(uint64_t step) {
+  std::optional<uint64_t> WholeUpTo(uint64_t step) {
     for (int i = 0; i < 6000 && mirror_.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
     return mirror_.state().step;
   }
@@ -356,7 +385,7 @@ TEST_F(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
   mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
   mirror_.Serve(kPlan);
   EXPECT_EQ(Answer(*there, {1, 2}, 5, 50).layer, 0u);
-  EXPECT_EQ(mirror_.state().step, 0u);
+  EXPECT_EQ(mirror_.state().step, std::nullopt);
   EXPECT_EQ(Answer(*there, {1}, 7, 52).layer, 1u);
   EXPECT_EQ(WholeUpTo(50), 50u);
   EXPECT_EQ(mirror_.state().pages, 3u);

@@ -11,6 +11,7 @@ void EncodePullPages(const PullPages& r, Encoder* out) {
   out->Put(static_cast<uint8_t>(r.kind));
   out->Put(r.mirror);
   out->Put(r.pool);
+  out->Put(static_cast<uint8_t>(r.only ? 1 : 0));
 }
 
 StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
@@ -24,6 +25,7 @@ StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
   const auto kind = in.Get<uint8_t>();
   r.mirror = in.Get<uint64_t>();
   r.pool = in.Get<uint64_t>();
+  r.only = in.Get<uint8_t>() != 0;
   if (!in.Done()) return DataLoss("a request for pages of {} bytes has a wrong length", payload.size());
   if (kind > static_cast<uint8_t>(PullKind::kMirrored)) return DataLoss("a request for pages of kind {}", kind);
   r.kind = static_cast<PullKind>(kind);

@@ -33,6 +33,8 @@ struct PullPages {
   PullKind kind = PullKind::kWritten;
   uint64_t mirror = 0;  // kMirrored: the number of the plan that it is of
   uint64_t pool = 0;    // kFull: `since` is a stamp of this pool (Pages::pool), and else counts as 0
+  // Only pages of `check` are asked for, in their order; `from` and Pages::next are places in it.
+  bool only = false;
   bool operator==(const PullPages&) const = default;
 };
 
@@ -42,9 +44,10 @@ struct Pages {
   BlockId next = kNoBlock;  // the page that the next request begins with; kNoBlock = the end; kMoreFollows
   uint32_t page_bytes = 0;
   std::vector<BlockId> ids;
-  std::vector<uint64_t> written;    // of ids
-  std::vector<uint64_t> checked;    // of PullPages::check
-  uint64_t ring_step = 0;           // kFull: the last step of the plan that came at the source
+  std::vector<uint64_t> written;  // of ids
+  std::vector<uint64_t> checked;  // of PullPages::check
+  // kFull: the last step of the plan that came at the source. kMirrored: no page of it was written after this step.
+  uint64_t ring_step = 0;
   uint64_t pool = 0;                // kFull: the number of the layer's pool, which no other pool has
   std::span<const std::byte> data;  // [ids][page_bytes], into the payload
 };

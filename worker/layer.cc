@@ -99,6 +99,8 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
   page_v_ = page_v;
   written_.resize(pages);
   full_.resize(pages);
+  before_.assign(size_t{pages} + 1, pages);
+  after_.assign(size_t{pages} + 1, pages);
   number_ = NextPoolNumber();
   return absl::OkStatus();
 }
@@ -106,6 +108,32 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
 bool PagePool::Fits(const LayerSpec& spec, const CacheSize& size) const {
   if (has_slots()) return num_blocks_ == size.num_slots;
   return num_blocks_ == size.PagesOf(spec) && view_.block_size == size.block_size && view_.type == size.type;
+}
+
+void PagePool::StampFull(BlockId page, uint64_t step) {
+  const BlockId end = num_blocks_;
+  if (full_[page] != 0) {
+    after_[before_[page]] = after_[page];
+    before_[after_[page]] = before_[page];
+  }
+  full_[page] = step;
+  if (step == 0) return;
+  // Steps rise, so its place is the last one but for pages that are copied.
+  BlockId at = before_[end];
+  while (at != end && full_[at] > step) at = before_[at];
+  before_[page] = at;
+  after_[page] = after_[at];
+  before_[after_[at]] = page;
+  after_[at] = page;
+}
+
+std::vector<BlockId> PagePool::FullSince(uint64_t step, BlockId from) const {
+  std::vector<BlockId> out;
+  for (BlockId at = before_[num_blocks_]; at != num_blocks_ && full_[at] > step; at = before_[at]) {
+    if (at >= from) out.push_back(at);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 PagePool::~PagePool() {

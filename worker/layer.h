@@ -78,8 +78,10 @@ class PagePool {
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
   uint64_t written(BlockId page) const { return written_[page]; }
   // Likewise, when the last position of a page was last written, or a snapshot was made; 0 = never.
-  void StampFull(BlockId page, uint64_t step) { full_[page] = step; }
+  void StampFull(BlockId page, uint64_t step);
   uint64_t full(BlockId page) const { return full_[page]; }
+  // The pages from number `from` on with a later stamp, rising. Takes as long as there are pages with a later one.
+  std::vector<BlockId> FullSince(uint64_t step, BlockId from) const;
   // A number that no other pool has, in this process or another.
   uint64_t number() const { return number_; }
   // The number of pools that exist in this process.
@@ -100,6 +102,9 @@ class PagePool {
   uint32_t num_blocks_ = 0;
   DeviceMemory memory_;
   std::vector<uint64_t> written_, full_;
+  // Full pages by their stamps: before each of them the one that was stamped before it, and after it likewise. Behind
+  // the last page stands the list's end.
+  std::vector<BlockId> before_, after_;
   uint64_t number_ = 0;
   std::vector<SlotHeader> headers_;
 };

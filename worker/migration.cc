@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/coding.h"
 #include "worker/settle.h"
@@ -31,10 +32,15 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   }
   const size_t before = data->size();
   size_t end = before;
-  for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
+  const std::vector<BlockId> dirty =
+      full && !request.only ? pool.FullSince(since, request.from) : std::vector<BlockId>();
+  const std::vector<BlockId>* const listed = request.only ? &request.check : full ? &dirty : nullptr;
+  const size_t last = listed != nullptr ? listed->size() : pool.num_blocks();
+  for (size_t i = full && !request.only ? 0 : request.from; i < last; ++i) {
+    const BlockId b = listed != nullptr ? (*listed)[i] : static_cast<BlockId>(i);
     if (stamp(b) <= since) continue;
     if (!out.ids.empty() && end + page > std::min(request.max_bytes, kPageFrameBytes)) {
-      out.next = b;
+      out.next = request.only ? static_cast<BlockId>(i) : b;
       break;
     }
     out.ids.push_back(b);
@@ -58,41 +64,37 @@ PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& 
 
 // The pages of each layer that the last round must bring up to date; none in the other rounds.
 Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
-  for (auto& [index, c] : layers_) c.live.clear();
+  for (auto& [index, c] : layers_) c.live.clear(), c.units.clear();
   if (blocks == nullptr) return absl::OkStatus();
   for (BlockId b : *blocks) {
-    int group = kPageGroup;
-    BlockId page = b;
-    for (const int next : {kSlotGroup, kWindowGroup}) {
-      if (page < counts_.Of(group)) break;
-      page -= counts_.Of(group);
-      group = next;
-    }
-    if (page >= counts_.Of(group)) {
+    const auto place = counts_.PlaceOf(b);
+    if (!place) {
       return InvalidArgument("block {}, there are {}, {} slots and {} windowed blocks", b, counts_.num_blocks,
                              counts_.num_slots, counts_.window_blocks);
     }
     for (auto& [index, c] : layers_) {
-      if (c.layer->spec.kv_group != group) continue;
-      if (page >= c.written.size()) {
-        return InvalidArgument("{} {} of layer {}, there are {}", group == kSlotGroup ? "slot" : "block", page, index,
-                               c.written.size());
+      if (c.layer->spec.kv_group != place->group) continue;
+      if (place->number >= c.written.size()) {
+        return InvalidArgument("{} {} of layer {}, there are {}", place->group == kSlotGroup ? "slot" : "block",
+                               place->number, index, c.written.size());
       }
-      c.live.push_back(page);
+      c.live.push_back(place->number);
+      c.units.push_back(b);
     }
   }
   return absl::OkStatus();
 }
 
-Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, Duration silence) {
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence) {
   PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
                     .from = from,
                     .since = c.since,
                     .max_bytes = kPullBytes,
                     .check = {},
                     .kind = mirror_ != 0 ? PullKind::kMirrored : PullKind::kWritten,
-                    .mirror = mirror_};
-  if (!c.started) request.check = c.live;
+                    .mirror = mirror_,
+                    .only = only};
+  if (!c.started || only) request.check = c.live;
   return AskForPages(*link_, epoch, request, silence);
 }
 
@@ -114,7 +116,10 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
     const BlockId b = p.ids[i];
     if (b >= pool.num_blocks()) continue;  // of a larger cache, which is forgotten when the plan commits
     pool.Write(b, p.data.data() + i * p.page_bytes, queue_);
-    pool.Stamp(b, 1);
+    // By the same count, as all members have the ring's steps. A mirror's own stamps are none.
+    const uint64_t written = std::max<uint64_t>(1, mirror_ != 0 ? p.ring_step : p.written[i]);
+    last_written_ = std::max(last_written_, written);
+    pool.Stamp(b, written);
     pool.StampFull(b, 1);  // it may not be full yet: then it comes to a mirror again
     c.written[b] = p.written[i];
   }
@@ -131,10 +136,6 @@ Status PagePuller::Verify(const Copied& c) const {
     return DataLoss("layer {}: {} stamps came for {} pages", c.layer->index, c.expected.size(), blocks.size());
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (mirror_ != 0 && c.expected[i] == 0) {
-      return Internal("layer {}: page {} is to be recalled, the mirror of plan {} lacks it", c.layer->index, blocks[i],
-                      mirror_);
-    }
     if (c.written[blocks[i]] == c.expected[i]) continue;
     return Internal("layer {}: page {} was written in step {} and copied as of {}", c.layer->index, blocks[i],
                     c.expected[i], c.written[blocks[i]]);
@@ -175,12 +176,29 @@ StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const 
 
 StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                                      const std::function<bool()>& cancelled) {
-  StatusOr<uint64_t> count = TryRound(epoch, blocks, silence, cancelled);
+  StatusOr<uint64_t> count = TryRound(epoch, blocks, false, silence, cancelled);
   if (!count.ok()) return Annotate(count.status(), fmt::format("copying pages from {}", source_));
   return count;
 }
 
-StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
+StatusOr<std::vector<BlockId>> PagePuller::Recall(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
+                                                  const std::function<bool()>& cancelled) {
+  const StatusOr<uint64_t> count = TryRound(epoch, &units, true, silence, cancelled);
+  if (!count.ok()) return Annotate(count.status(), fmt::format("recalling pages from {}", source_));
+  std::set<BlockId> lacks;
+  for (const auto& [index, c] : layers_) {
+    if (c.live.empty()) continue;
+    if (c.expected.size() != c.live.size()) {
+      return DataLoss("layer {}: {} stamps came for {} pages", index, c.expected.size(), c.live.size());
+    }
+    for (size_t i = 0; i < c.live.size(); ++i) {
+      if (c.expected[i] == 0 || c.written[c.live[i]] != c.expected[i]) lacks.insert(c.units[i]);
+    }
+  }
+  return std::vector<BlockId>(lacks.begin(), lacks.end());
+}
+
+StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>* blocks, bool only, Duration silence,
                                         const std::function<bool()>& cancelled) {
   GYRE_RETURN_IF_ERROR(FindLive(blocks));
   uint64_t count = 0;
@@ -190,11 +208,12 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
   while (outstanding > 0 || next != layers_.end()) {
     while (next != layers_.end() && outstanding < kPullsAtOnce) {
       // Running sequences change their slots in every step, so these come once in the first round and once in the last.
-      if (blocks == nullptr && next->second.layer->pages->has_slots() && next->second.since > 0) {
+      if ((blocks == nullptr && next->second.layer->pages->has_slots() && next->second.since > 0) ||
+          (only && next->second.live.empty())) {
         ++next;
         continue;
       }
-      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, silence));
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, only, silence));
       ++next;
       ++outstanding;
     }
@@ -205,9 +224,10 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
     if (pages.next == kMoreFollows) continue;
     --outstanding;
     if (pages.next == kNoBlock) continue;
-    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, silence));
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, only, silence));
     ++outstanding;
   }
+  if (only) return count;
   for (auto& [index, c] : layers_) {
     c.since = c.next_since;
     if (blocks != nullptr) GYRE_RETURN_IF_ERROR(Verify(c));

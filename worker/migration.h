@@ -51,12 +51,17 @@ class PagePuller {
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
   // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
   // number of pages that came. kDataLoss, kUnavailable, kDeadlineExceeded, kCancelled (when `cancelled` says so, which
-  // is asked ten times a second and after each frame), kInternal (a page differs after the last round, or the mirror
-  // lacks it).
+  // is asked ten times a second and after each frame), kInternal (a page differs after the last round).
   StatusOr<uint64_t> Round(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                            const std::function<bool()>& cancelled);
+  // In place of rounds: only the pages of these units, in their order. Returns those that the source lacks, rising.
+  // Errors as for a round; then it is of no more use.
+  StatusOr<std::vector<BlockId>> Recall(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
+                                        const std::function<bool()>& cancelled);
   uint64_t pages() const { return pages_; }
   uint64_t bytes() const { return bytes_; }
+  // No page that came was written after this step of the source.
+  uint64_t last_written() const { return last_written_; }
 
  private:
   struct Copied {
@@ -65,13 +70,14 @@ class PagePuller {
     uint64_t since = 0;              // for this round
     uint64_t next_since = 0;         // for the next
     bool started = false;            // in this round
-    std::vector<BlockId> live;       // those of the last round's blocks that are pages of this layer
+    std::vector<BlockId> live;       // those of the list that are pages of this layer,
+    std::vector<BlockId> units;      // and their numbers in it
     std::vector<uint64_t> expected;  // their stamps
   };
 
-  StatusOr<uint64_t> TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
+  StatusOr<uint64_t> TryRound(Epoch epoch, const std::vector<BlockId>* blocks, bool only, Duration silence,
                               const std::function<bool()>& cancelled);
-  Status Ask(Epoch epoch, Copied& c, BlockId from, Duration silence);
+  Status Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence);
   Status FindLive(const std::vector<BlockId>* blocks);
   Status Take(const Pages& pages, uint64_t* count);
   Status Verify(const Copied& c) const;
@@ -82,7 +88,7 @@ class PagePuller {
   const MemoryCounts counts_;
   const uint64_t mirror_;
   std::map<uint32_t, Copied> layers_;
-  uint64_t pages_ = 0, bytes_ = 0;
+  uint64_t pages_ = 0, bytes_ = 0, last_written_ = 0;
 };
 
 }  // namespace gyre

@@ -25,7 +25,8 @@ void MirrorStore::Begin(const MirrorOrder& order) {
   std::map<uint32_t, Mirrored> dropped;  // goes without the lock
   MutexLock lock(&mutex_);
   dropped.swap(layers_);
-  pages_ = bytes_ = step_ = 0;
+  pages_ = bytes_ = 0;
+  step_.reset();
   for (const auto& [index, limit] : order.layers) {
     Mirrored& m = layers_[index];
     const auto before = dropped.find(index);
@@ -41,17 +42,18 @@ void MirrorStore::Begin(const MirrorOrder& order) {
   frozen_ = false;
 }
 
-uint64_t MirrorStore::Freeze(uint64_t plan) {
+std::optional<uint64_t> MirrorStore::Freeze(uint64_t plan) {
   MutexLock lock(&mutex_);
   frozen_ = true;
-  return plan != 0 && epoch_.number == plan ? step_ : 0;
+  return plan != 0 && epoch_.number == plan ? step_ : std::nullopt;
 }
 
 void MirrorStore::Drop() {
   std::map<uint32_t, Mirrored> dropped;
   MutexLock lock(&mutex_);
   dropped.swap(layers_);
-  pages_ = bytes_ = step_ = 0;
+  pages_ = bytes_ = 0;
+  step_.reset();
   epoch_ = {};
   source_.clear();
   frozen_ = true;
@@ -66,6 +68,7 @@ PullPages MirrorStore::RequestFor(uint32_t layer, BlockId from) const {
 }
 
 Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
+  std::map<BlockId, Page> dropped;  // goes without the lock
   MutexLock lock(&mutex_);
   if (frozen_ || epoch_ != epoch) return absl::CancelledError("the mirror is of another plan");
   const auto it = layers_.find(p.layer);
@@ -79,11 +82,12 @@ Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
     if (!first) return DataLoss("the pages of layer {} are of two pools", p.layer);
     pages_ -= m.pages.size();
     bytes_ -= m.pages.size() * m.limit.page_bytes;
-    m.pages.clear();
+    dropped.swap(m.pages);
     m.pool = p.pool;
     m.since = 0;
   }
   if (first) m.next_since = p.step;
+  m.seen = std::max(m.seen, p.step);
   for (size_t i = 0; i < p.ids.size(); ++i) {
     if (p.ids[i] >= m.limit.pages) {
       return DataLoss("page {} of layer {} came, there are {}", p.ids[i], p.layer, m.limit.pages);
@@ -100,7 +104,7 @@ Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
 
 void MirrorStore::Whole(Epoch epoch, uint64_t step) {
   MutexLock lock(&mutex_);
-  if (!frozen_ && epoch_ == epoch) step_ = std::max(step_, step);
+  if (!frozen_ && epoch_ == epoch) step_ = std::max(step_.value_or(0), step);
 }
 
 Status MirrorStore::Export(PageExport& e) const {
@@ -118,6 +122,7 @@ Status MirrorStore::Export(PageExport& e) const {
   if (!frozen_) return FailedPrecondition("the mirror of plan {} is not final", request.mirror);
   const Mirrored& m = it->second;
   answer.pages.page_bytes = m.limit.page_bytes;
+  answer.pages.ring_step = m.seen;
   if (request.check.size() > m.limit.pages) {
     return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),
                            request.layer, m.limit.pages);
@@ -126,15 +131,26 @@ Status MirrorStore::Export(PageExport& e) const {
     const auto page = m.pages.find(b);
     answer.pages.checked.push_back(page == m.pages.end() ? 0 : page->second.stamp);
   }
-  for (auto page = m.pages.lower_bound(request.from); page != m.pages.end(); ++page) {
-    if (page->second.stamp <= request.since) continue;
-    if (!answer.pages.ids.empty() && answer.data.size() + m.limit.page_bytes > kPageFrameBytes) {
+  // False: the frame is full.
+  const auto add = [&](BlockId id, const Page& page) {
+    if (page.stamp <= request.since) return true;
+    if (!answer.pages.ids.empty() && answer.data.size() + m.limit.page_bytes > kPageFrameBytes) return false;
+    answer.pages.ids.push_back(id);
+    answer.pages.written.push_back(page.stamp);
+    answer.data.insert(answer.data.end(), page.data.begin(), page.data.end());
+    return true;
+  };
+  if (request.only) {
+    for (size_t i = request.from; i < request.check.size() && answer.pages.next == kNoBlock; ++i) {
+      const auto page = m.pages.find(request.check[i]);
+      if (page != m.pages.end() && !add(page->first, page->second)) answer.pages.next = static_cast<BlockId>(i);
+    }
+  } else {
+    for (auto page = m.pages.lower_bound(request.from); page != m.pages.end(); ++page) {
+      if (add(page->first, page->second)) continue;
       answer.pages.next = page->first;
       break;
     }
-    answer.pages.ids.push_back(page->first);
-    answer.pages.written.push_back(page->second.stamp);
-    answer.data.insert(answer.data.end(), page->second.data.begin(), page->second.data.end());
   }
   e.answers.push_back(std::move(answer));
   return absl::OkStatus();
@@ -151,58 +167,63 @@ void Mirror::Start() {
 
 void Mirror::Close() {
   stopping_ = true;
+  std::shared_ptr<Work> awaited, current;
   MutexLock lock(&mutex_);
-  Replace(&awaited_, nullptr);
-  Replace(&current_, nullptr);
+  awaited = Replace(&awaited_, nullptr);
+  current = Replace(&current_, nullptr);
   changed_.SignalAll();
 }
 
-void Mirror::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
+std::shared_ptr<Mirror::Work> Mirror::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
   if (*place != nullptr && (*place)->link != nullptr) (*place)->link->Close();
-  *place = std::move(work);
+  return std::exchange(*place, std::move(work));
 }
 
 void Mirror::Await(MirrorOrder order, Dial dial) {
   auto work =
       std::make_shared<Work>(Work{.order = std::move(order), .dial = std::move(dial), .link = {}, .counted = {}});
+  std::shared_ptr<Work> before;
   MutexLock lock(&mutex_);
-  if (stopping_) return;
-  Replace(&awaited_, std::move(work));
+  if (!stopping_) before = Replace(&awaited_, std::move(work));
 }
 
 void Mirror::Serve(Epoch epoch) {
-  std::shared_ptr<Work> serves;
+  std::shared_ptr<Work> serves, before, other;
   {
     MutexLock lock(&mutex_);
     serves = std::exchange(awaited_, nullptr);
-    if (serves != nullptr && serves->order.epoch != epoch) Replace(&serves, nullptr);
-    Replace(&current_, nullptr);
+    if (serves != nullptr && serves->order.epoch != epoch) other = Replace(&serves, nullptr);
+    before = Replace(&current_, nullptr);
   }
   if (serves == nullptr) return store_.Drop();
   store_.Begin(serves->order);
+  before.reset();
   MutexLock lock(&mutex_);
   if (stopping_) return;
-  Replace(&current_, std::move(serves));
+  before = Replace(&current_, std::move(serves));
   changed_.SignalAll();
 }
 
 void Mirror::Forget() {
+  std::shared_ptr<Work> awaited;
   MutexLock lock(&mutex_);
-  Replace(&awaited_, nullptr);
+  awaited = Replace(&awaited_, nullptr);
 }
 
-uint64_t Mirror::Freeze(uint64_t plan) {
-  const uint64_t step = store_.Freeze(plan);
+std::optional<uint64_t> Mirror::Freeze(uint64_t plan) {
+  const std::optional<uint64_t> step = store_.Freeze(plan);
+  std::shared_ptr<Work> current;
   MutexLock lock(&mutex_);
-  Replace(&current_, nullptr);
+  current = Replace(&current_, nullptr);
   return step;
 }
 
 void Mirror::Drop() {
+  std::shared_ptr<Work> awaited, current;
   {
     MutexLock lock(&mutex_);
-    Replace(&awaited_, nullptr);
-    Replace(&current_, nullptr);
+    awaited = Replace(&awaited_, nullptr);
+    current = Replace(&current_, nullptr);
   }
   store_.Drop();
 }
@@ -242,9 +263,11 @@ void Mirror::Loop() {
     work->retry = first ? kRetry : std::min(2 * work->retry, kLongestRetry);
     work->due = exhausted ? kNoDeadline : After(work->retry);
     work->counted.reset();
+    std::shared_ptr<Link> ended;  // goes without the lock
     MutexLock lock(&mutex_);
-    if (work->link != nullptr) work->link->Close();
+    ended = std::move(work->link);
     work->link = nullptr;
+    if (ended != nullptr) ended->Close();
   }
 }
 

@@ -36,7 +36,8 @@ struct MirrorOrder {
 
 struct MirrorState {
   uint64_t plan = 0;  // that it is of; 0 = there is none
-  uint64_t step = 0;  // up to which it is whole; 0 = it has not been whole yet
+  std::optional<uint64_t>
+      step;  // up to which it is whole, 0: the plan has had none; nullopt = it has not been whole yet
   uint64_t pages = 0, bytes = 0;
 };
 
@@ -46,8 +47,8 @@ class MirrorStore {
   // From now on it is a mirror of this plan. What it has of a layer stays where the layer is in the order and comes
   // from the same member.
   void Begin(const MirrorOrder& order);
-  // Nothing is taken in any more. Returns the step up to which it is whole; 0: it is of another plan.
-  uint64_t Freeze(uint64_t plan);
+  // Nothing is taken in any more. Returns the step up to which it is whole; nullopt: it is not, or of another plan.
+  std::optional<uint64_t> Freeze(uint64_t plan);
   void Drop();
 
   // The request for the next round's first answer, or what follows it.
@@ -73,6 +74,7 @@ class MirrorStore {
     uint64_t pool = 0;   // at the source
     uint64_t since = 0;  // for the next request
     uint64_t next_since = 0;
+    uint64_t seen = 0;  // the source's last count of steps: no page was written after it
     std::map<BlockId, Page> pages;
   };
 
@@ -80,7 +82,7 @@ class MirrorStore {
   Epoch epoch_ GYRE_GUARDED_BY(mutex_);
   std::string source_ GYRE_GUARDED_BY(mutex_);
   bool frozen_ GYRE_GUARDED_BY(mutex_) = true;
-  uint64_t step_ GYRE_GUARDED_BY(mutex_) = 0;
+  std::optional<uint64_t> step_ GYRE_GUARDED_BY(mutex_);
   uint64_t stamps_ GYRE_GUARDED_BY(mutex_) = 0;
   uint64_t pages_ GYRE_GUARDED_BY(mutex_) = 0, bytes_ GYRE_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, Mirrored> layers_ GYRE_GUARDED_BY(mutex_);
@@ -103,7 +105,7 @@ class Mirror {
   void Serve(Epoch epoch);
   // The prepared plan was given up, or another takes its place.
   void Forget();
-  uint64_t Freeze(uint64_t plan);
+  std::optional<uint64_t> Freeze(uint64_t plan);
   // The coordinator is gone.
   void Drop();
   Status Export(PageExport& e) const { return store_.Export(e); }
@@ -124,8 +126,9 @@ class Mirror {
   StatusOr<bool> Round(const std::shared_ptr<Work>& work);
   Status Connect(const std::shared_ptr<Work>& work);
   bool Current(const std::shared_ptr<Work>& work);
-  // Takes the place of what was there, whose link is closed.
-  void Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) GYRE_REQUIRES(mutex_);
+  // Takes the place of what was there, whose link is closed. That is returned, as it goes without the lock.
+  [[nodiscard]] std::shared_ptr<Work> Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work)
+      GYRE_REQUIRES(mutex_);
 
   const WorkerOptions& options_;
   const WorkerCalls worker_;

@@ -345,7 +345,7 @@ void Node::OnCommand(const v1::Command& message) {
     FillInHost(coordinator_.host, prepare);
     control.Prepare(*prepare);
   } else if (const auto* move = std::get_if<MoveCommand>(&command->what)) {
-    control.Move(epoch, move->blocks);
+    control.Move(epoch, move->list);
   } else if (std::holds_alternative<CommitCommand>(command->what)) {
     control.Commit(epoch);
   } else if (std::holds_alternative<ReleaseCommand>(command->what)) {
@@ -399,7 +399,8 @@ WorkerHello Node::MakeHello() {
           .fetches = store != nullptr,
           .disk = store != nullptr ? RoomIn(stock_->cache(), store->manifest().root) : 0,
           .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt,
-          .speed = speed_};
+          .speed = speed_,
+          .last_step = worker_ != nullptr ? worker_->last_step() : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {

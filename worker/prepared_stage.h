@@ -21,6 +21,7 @@ struct PreparedStage {
   std::unique_ptr<Backend> queue;  // the stage's order of work on the device
   std::unique_ptr<Stage> stage;
   std::shared_ptr<Link> in, out;
+  uint64_t last_step = 0;  // no page that was copied was written after it
 };
 
 // Any thread may call these.
@@ -29,6 +30,8 @@ struct WorkerCalls {
   std::function<void(Epoch epoch, decltype(StageEvent::what) what)> say;
   // Runs `fn` as the whole of a thread with this name. No exception leaves it, and none goes unnoticed.
   std::function<void(const char* thread, const std::function<void()>& fn)> guard;
+  // Ends the running stage's ring and then runs the job on the stage's thread: no step of it follows.
+  std::function<void(std::function<void()> job)> after_ring = {};
 };
 
 }  // namespace gyre

@@ -50,7 +50,7 @@ void StageLoader::Prepare(const PrepareRequest& request) {
   const Epoch now = request.plan.epoch;
   if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
   // Before anybody can ask for its pages.
-  const uint64_t mirrored = request.recalls != 0 ? mirror_->Freeze(request.recalls) : 0;
+  const std::optional<uint64_t> mirrored = request.recalls != 0 ? mirror_->Freeze(request.recalls) : std::nullopt;
   // At once: the neighbours' links are checked by it as soon as they come.
   options_.port->SetKey(request.plan.epoch, request.plan.key);
   jobs_.Push([this, request, reset, mirrored] {
@@ -62,8 +62,8 @@ void StageLoader::Prepare(const PrepareRequest& request) {
   });
 }
 
-void StageLoader::Move(Epoch epoch, const std::vector<BlockId>& blocks) {
-  jobs_.Push([this, epoch, blocks] { OnMove(epoch, blocks); });
+void StageLoader::Move(Epoch epoch, const UnitList& list) {
+  jobs_.Push([this, epoch, list] { OnMove(epoch, list); });
 }
 
 void StageLoader::Abort(Epoch epoch) {
@@ -96,20 +96,22 @@ void StageLoader::Release(Epoch epoch) {
 
 void StageLoader::Reset() {
   std::optional<Epoch> asked;
+  std::shared_ptr<const StageParts> kept, running;  // go without the lock, as their memory may be large
   {
     MutexLock lock(&mutex_);
     ++resets_;
-    if (running_parts_ != nullptr) Keep(*running_parts_);
-    running_parts_ = nullptr;
+    if (running_parts_ != nullptr) kept = Keep(*running_parts_);
+    running = std::exchange(running_parts_, nullptr);
     // The stage that is being prepared may wait for a neighbour that nobody will send.
     asked = aborted_ = asked_;
   }
   if (asked) options_.port->Cancel(*asked);
   jobs_.Push([this] {
+    std::shared_ptr<const StageParts> kept_before;
     {
       MutexLock lock(&mutex_);
       if (kept_weights_ == nullptr && prepared_ != nullptr && prepared_->stage != nullptr)
-        Keep(prepared_->stage->parts());
+        kept_before = Keep(prepared_->stage->parts());
     }
     DropPrepared();
   });
@@ -121,10 +123,12 @@ uint64_t StageLoader::ResetToken() {
 }
 
 std::shared_ptr<PreparedStage> StageLoader::Take(Epoch epoch, uint64_t reset) {
+  std::shared_ptr<const StageParts> kept, running;  // go without the lock
   MutexLock lock(&mutex_);
   if (reset != resets_ || prepared_ == nullptr || prepared_->epoch != epoch) return nullptr;
   std::shared_ptr<PreparedStage> taken = std::exchange(prepared_, nullptr);
-  kept_weights_ = nullptr;
+  kept = std::exchange(kept_weights_, nullptr);
+  running = std::exchange(running_parts_, nullptr);
   running_parts_ = taken->stage != nullptr ? std::make_shared<StageParts>(taken->stage->parts()) : nullptr;
   return taken;
 }
@@ -148,10 +152,10 @@ LayerRange StageLoader::running_layers() {
   return running_parts_ != nullptr ? running_parts_->range : LayerRange{};
 }
 
-void StageLoader::Keep(const StageParts& parts) {
+std::shared_ptr<const StageParts> StageLoader::Keep(const StageParts& parts) {
   auto kept = std::make_shared<StageParts>(parts);
   for (auto& layer : kept->layers) layer = layer->Weights();
-  kept_weights_ = kept;
+  return std::exchange(kept_weights_, kept);
 }
 
 // The kept part of the plan's weights. The rest is freed before more are loaded: the coordinator counts on its memory.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,7 +34,7 @@ class StageLoader {
 
   // Any thread, all that follow. The first three do what StageControl says.
   void Prepare(const PrepareRequest& request);
-  void Move(Epoch epoch, const std::vector<BlockId>& blocks);
+  void Move(Epoch epoch, const UnitList& list);
   void Abort(Epoch epoch);
   // The plan serves: nobody waits for its ring links any more.
   void Release(Epoch epoch);
@@ -58,6 +59,7 @@ class StageLoader {
     Epoch epoch;
     std::unique_ptr<Backend> queue;
     std::vector<std::unique_ptr<PagePuller>> pullers;
+    std::optional<PrepareRequest> recall;  // nothing is copied before its Move
   };
   // The layers that are here already: those of the running stage, or else those that were kept.
   struct Present {
@@ -88,7 +90,11 @@ class StageLoader {
   // Likewise (stage_loader_pages.cc).
   Status StartCopying(const PrepareRequest& request, const PreparedStage& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
-  void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
+  void OnMove(Epoch epoch, const UnitList& list);
+  StageMoved Recall(PreparedStage* prepared, const UnitList& list);
+  Status CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up, std::set<BlockId>* missing);
+  StatusOr<std::unique_ptr<PagePuller>> PullerFor(const PrepareRequest& request, const LayerSource& source,
+                                                  const StageParts& parts, Deadline deadline);
   void PrepareMirror(const PrepareRequest& request);
 
   bool Aborted(Epoch epoch);
@@ -96,7 +102,8 @@ class StageLoader {
   bool AbortedLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     return stopping_ || aborted_ == epoch || asked_ != epoch;
   }
-  void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
+  // Returns what was kept before, as it goes without the lock.
+  [[nodiscard]] std::shared_ptr<const StageParts> Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
 
   const WorkerOptions& options_;
   const WorkerCalls worker_;

@@ -1,5 +1,7 @@
 // KV pages that the prepared stage pulls from other members.
+#include <algorithm>
 #include <chrono>
+#include <future>
 #include <utility>
 
 #include "base/log.h"
@@ -22,30 +24,42 @@ Hello BulkHello(const Plan& plan, const std::string& from, const std::string& to
 
 }  // namespace
 
+StatusOr<std::unique_ptr<PagePuller>> StageLoader::PullerFor(const PrepareRequest& request, const LayerSource& source,
+                                                             const StageParts& parts, Deadline deadline) {
+  // A mirror that this member holds itself is read over a link within the process.
+  const std::string& address = source.worker == options_.name ? options_.port->address() : source.address;
+  StatusOr<std::unique_ptr<Link>> link =
+      options_.port->Dial(address, BulkHello(request.plan, options_.name, source.worker), deadline);
+  if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
+  std::vector<std::shared_ptr<Layer>> layers;
+  for (int i = source.layers.begin; i < source.layers.end; ++i) {
+    const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
+    if (layer->pages != nullptr) layers.push_back(layer);
+  }
+  const MemoryCounts counts{
+      .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
+  return std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers), counts,
+                                      source.mirror);
+}
+
 Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedStage& prepared) {
-  copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}};
+  copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}, .recall = {}};
   next_word_ = After(std::chrono::seconds(1));
   const StageParts& parts = prepared.stage->parts();
   for (const LayerSource& source : request.sources) {
-    if (skip_copying_) break;
     if (source.layers.begin < parts.range.begin || source.layers.end > parts.range.end || source.layers.size() <= 0) {
       return InvalidArgument("pages of layers {} are to be copied, the stage has {}", FormatRange(source.layers),
                              FormatRange(parts.range));
     }
-    // A mirror that this member holds itself is read over a link within the process.
-    const std::string& address = source.worker == options_.name ? options_.port->address() : source.address;
-    StatusOr<std::unique_ptr<Link>> link =
-        options_.port->Dial(address, BulkHello(request.plan, options_.name, source.worker), kNoDeadline);
-    if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
-    std::vector<std::shared_ptr<Layer>> layers;
-    for (int i = source.layers.begin; i < source.layers.end; ++i) {
-      const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
-      if (layer->pages != nullptr) layers.push_back(layer);
-    }
-    const MemoryCounts counts{
-        .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
-    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue,
-                                                            std::move(layers), counts, source.mirror));
+  }
+  if (request.recalls != 0) {
+    copying_.recall = request;
+    return absl::OkStatus();
+  }
+  for (const LayerSource& source : request.sources) {
+    if (skip_copying_) break;
+    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<PagePuller> puller, PullerFor(request, source, parts, kNoDeadline));
+    copying_.pullers.push_back(std::move(puller));
   }
   // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {
@@ -72,13 +86,20 @@ StatusOr<uint64_t> StageLoader::CopyRound(const std::vector<BlockId>* blocks) {
   return pages;
 }
 
-void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
+void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
+  std::shared_ptr<PreparedStage> prepared;
   {
     MutexLock lock(&mutex_);
     if (prepared_ == nullptr || prepared_->epoch != epoch) return;
+    prepared = prepared_;
+  }
+  if (copying_.recall) {
+    StageMoved moved = Recall(prepared.get(), list);
+    copying_ = {};
+    return worker_.say(epoch, std::move(moved));
   }
   StageMoved moved;
-  StatusOr<uint64_t> last = CatchExhausted([&] { return CopyRound(&blocks); });
+  StatusOr<uint64_t> last = CatchExhausted([&] { return CopyRound(&list.units); });
   if (!last.ok()) {
     copying_ = {};
     return worker_.say(epoch, StageFault{last.status()});
@@ -87,9 +108,95 @@ void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   for (auto& puller : copying_.pullers) {
     moved.pages += puller->pages();
     moved.bytes += puller->bytes();
+    prepared->last_step = std::max(prepared->last_step, puller->last_written());
   }
   copying_ = {};
   worker_.say(epoch, moved);
+}
+
+// Copies what the list has, the units that sequences wait for first, until it would take longer than it is worth. What
+// is missing then is computed again, so nothing that goes wrong here is a fault of the plan.
+StageMoved StageLoader::Recall(PreparedStage* prepared, const UnitList& list) {
+  constexpr size_t kSlice = 256;  // units that come on all layers before the next ones
+  const size_t needed = std::min<size_t>(list.needed, list.units.size());
+  const PrepareRequest& request = *copying_.recall;
+  const StageParts& parts = prepared->stage->parts();
+  const Deadline give_up = After(options_.recall_limit);
+  std::set<BlockId> missing;
+  Status status = CatchExhausted([&]() -> Status {
+    if (!list.steps.empty()) GYRE_RETURN_IF_ERROR(CheckStamps(*prepared, list, give_up, &missing));
+    if (list.units.empty() || skip_copying_) return absl::OkStatus();
+    for (const LayerSource& source : request.sources) {
+      GYRE_ASSIGN_OR_RETURN(std::unique_ptr<PagePuller> puller,
+                            PullerFor(request, source, parts, std::min(give_up, After(options_.recall_silence))));
+      copying_.pullers.push_back(std::move(puller));
+    }
+    return absl::OkStatus();
+  });
+  size_t here = 0;  // so many of the list were asked for and came, as far as their sources have them
+  Deadline limit = give_up;
+  const auto cancelled = [&] { return Clock::now() >= limit || Aborted(request.plan.epoch); };
+  while (status.ok() && here < list.units.size()) {
+    if (here == needed) limit = std::min(give_up, After(options_.recall_rest));
+    const size_t end = std::min(here + kSlice, here < needed ? needed : list.units.size());
+    const auto at = list.units.begin();
+    const std::vector<BlockId> slice(at + static_cast<std::ptrdiff_t>(here), at + static_cast<std::ptrdiff_t>(end));
+    for (auto& puller : copying_.pullers) {
+      const StatusOr<std::vector<BlockId>> lacks =
+          CatchExhausted([&] { return puller->Recall(request.plan.epoch, slice, options_.recall_silence, cancelled); });
+      status = lacks.status();
+      if (!status.ok()) break;
+      missing.insert(lacks->begin(), lacks->end());
+    }
+    if (status.ok()) here = end;
+  }
+  missing.insert(list.units.begin() + static_cast<std::ptrdiff_t>(here), list.units.end());
+  StageMoved moved{.missing = {missing.begin(), missing.end()}};
+  for (auto& puller : copying_.pullers) {
+    moved.pages += puller->pages();
+    moved.bytes += puller->bytes();
+    prepared->last_step = std::max(prepared->last_step, puller->last_written());
+  }
+  if (!status.ok() && !Aborted(request.plan.epoch)) {
+    Log(LogLevel::kWarn, "{}: {} of the {} units of plan {} that are recalled are missing: {}", options_.name,
+        missing.size(), list.units.size(), request.recalls,
+        absl::IsCancelled(status) ? "copying took too long" : Message(status));
+  }
+  return moved;
+}
+
+// The units whose pages a later step wrote than the list says, or none did, are missing.
+Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up,
+                                std::set<BlockId>* missing) {
+  const PrepareRequest& request = *copying_.recall;
+  const MemoryCounts counts{
+      .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
+  std::vector<std::vector<std::shared_ptr<const Layer>>> layers(3);
+  for (const auto& layer : prepared.stage->parts().layers) {
+    if (layer->pages != nullptr) layers[static_cast<size_t>(layer->spec.kv_group)].push_back(layer);
+  }
+  // On the thread that stamps, when it does so no more.
+  auto found = std::make_shared<std::promise<std::vector<BlockId>>>();
+  std::future<std::vector<BlockId>> future = found->get_future();
+  worker_.after_ring([found, counts, list, layers] {
+    std::vector<BlockId> stale;
+    for (size_t i = 0; i < list.units.size(); ++i) {
+      const auto place = counts.PlaceOf(list.units[i]);
+      bool valid = place.has_value();
+      for (size_t k = 0; valid && k < layers[static_cast<size_t>(place->group)].size(); ++k) {
+        const PagePool& pool = *layers[static_cast<size_t>(place->group)][k]->pages;
+        valid = place->number < pool.num_blocks() && pool.written(place->number) != 0 &&
+                pool.written(place->number) <= list.steps[i];
+      }
+      if (!valid) stale.push_back(list.units[i]);
+    }
+    found->set_value(std::move(stale));
+  });
+  if (future.wait_until(give_up) != std::future_status::ready) {
+    return DeadlineExceeded("the stage is in the middle of a step");
+  }
+  for (const BlockId unit : future.get()) missing->insert(unit);
+  return absl::OkStatus();
 }
 
 // Orders the mirror of another member's stage, if the plan asks for one. Its link is dialed when the plan serves.

@@ -44,6 +44,14 @@ void StageRunner::CloseOut() {
   if (running_out_ != nullptr) running_out_->Close();
 }
 
+void StageRunner::EndRing(std::function<void()> job) {
+  CloseOut();
+  Post([this, job = std::move(job)] {
+    if (running_ != nullptr && running_->stage != nullptr && !broken_) BreakLinks(Unavailable("its plan is lost"));
+    if (job) job();
+  });
+}
+
 // The worker's main loop: jobs between steps, then frames in order.
 void StageRunner::Loop() {
   while (!stopping_) {
@@ -93,7 +101,11 @@ void StageRunner::OnFrame(Frame& frame) {
     return;
   }
   // A question belongs to no step; an error stands in a step's place.
-  if (frame.header.kind != FrameKind::kLogitsQuestion) step_taken_ = static_cast<uint64_t>(frame.header.step);
+  if (frame.header.kind != FrameKind::kLogitsQuestion) {
+    constexpr uint64_t kMost = uint64_t{1} << 62;  // no step has this number
+    step_taken_ = static_cast<uint64_t>(frame.header.step);
+    step_count_ = std::max(step_count_ + 1, std::min(step_taken_.load(), kMost));
+  }
   switch (frame.header.kind) {
     case FrameKind::kTokens:
     case FrameKind::kHidden: return RunStep(frame);
@@ -141,7 +153,7 @@ Status StageRunner::TryStep(const Frame& frame) {
   const bool last = stage.parts().last;
   ByteSpan rows;
   try {
-    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_, &layer_clock_));
+    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, step_count_, &answer_, &layer_clock_));
   } catch (const OutOfDeviceMemory& e) {
     return ResourceExhausted("no memory for a step of {} rows: {}", step.batch.TotalRows(), e.what());
   } catch (const std::bad_alloc&) {
@@ -392,6 +404,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   Retire();
   retired_ = std::move(running_);
   running_ = std::move(prepared);
+  step_count_ = std::max(step_count_.load(), running_->last_step);
   // Nobody asks for pages of a cache that is forgotten, and the coordinator counts on their memory from here on.
   if (running_->fresh) Retire();
   broken_ = false;
@@ -438,7 +451,7 @@ Status StageRunner::ReadPages(PageExport& e) {
     e.answers.push_back(std::move(answer));
     if (!more) return absl::OkStatus();
     request.from = next;
-    request.check.clear();
+    if (!request.only) request.check.clear();
   }
 }
 

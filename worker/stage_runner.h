@@ -53,6 +53,8 @@ class StageRunner {
   void Reset();
   // Ends a Send that waits, and with it the ring.
   void CloseOut();
+  // Likewise; then no frame of the ring is looked at any more, and `job`, if there is one, runs on the stage's thread.
+  void EndRing(std::function<void()> job);
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
   // The time for which the stage's thread has not answered a call, though it is at no frame. Calls it where no call is
   // open.
@@ -68,6 +70,7 @@ class StageRunner {
   double TakeBusyShare();
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   size_t weight_bytes() const { return weight_bytes_; }
+  uint64_t last_step() const { return step_count_; }
   LatencyHistogram step_times();
   const LayerClock& layer_clock() const { return layer_clock_; }
 
@@ -119,10 +122,9 @@ class StageRunner {
   std::shared_ptr<PreparedStage> running_;
   std::shared_ptr<PreparedStage> retired_;  // the stage of the plan before, until every participant has committed
   bool broken_ = false;                     // the running stage's links ended
-  uint64_t step_count_ = 0;
-  bool queued_ = false;               // the frame under way came before the stage was free
-  Duration last_step_{};              // computing time of the last step; exports have a share of it
-  Deadline slice_end_ = kNoDeadline;  // the end of the time for jobs between two steps
+  bool queued_ = false;                     // the frame under way came before the stage was free
+  Duration last_step_{};                    // computing time of the last step; exports have a share of it
+  Deadline slice_end_ = kNoDeadline;        // the end of the time for jobs between two steps
   Encoder encoder_;
   StepAnswer answer_;
 
@@ -130,6 +132,9 @@ class StageRunner {
       answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::atomic<uint64_t> step_taken_{0};  // the last step of the running plan that came
+  // The last step that came of any plan, and what pages are stamped with. It rises with each step, also if another
+  // coordinator counts from 1: so a page is never stamped with less than the step that wrote it.
+  std::atomic<uint64_t> step_count_{0};
   std::atomic<bool> in_step_{false};
   LayerClock layer_clock_;
   std::thread thread_;

@@ -78,6 +78,7 @@ void Stage::BeginStates(const StepBatch& batch, uint64_t step) {
       // Until all rows are applied the state is of no use: a step may end in the middle.
       pool.SetHeader(table.slot, {.seq = s.seq, .incarnation = s.incarnation, .position = SlotHeader::kNoPosition});
       pool.Stamp(table.slot, step);
+      if (table.copy != kNoBlock) pool.Stamp(table.copy, step);  // a step may end when it is written
       if (s.first_position == 0) pool.Clear(table.slot, backend_);
       if (table.begin != kNoBlock) pool.CopyState(table.begin, table.slot, backend_);
     }

@@ -58,11 +58,12 @@ class Worker::Impl : public StageControl {
     sink_ = std::move(sink);
   }
   void Prepare(const PrepareRequest& request) override {
-    // The stage's thread must be free to give its pages, and not wait for a stage that is gone.
-    if (request.recalls != 0) runner_.CloseOut();
+    // The stage's thread must be free to give its pages, and not wait for a stage that is gone. What still comes over
+    // its ring is of steps that nobody counts on.
+    if (request.recalls != 0) runner_.EndRing({});
     loader_.Prepare(request);
   }
-  void Move(Epoch epoch, const std::vector<BlockId>& blocks) override { loader_.Move(epoch, blocks); }
+  void Move(Epoch epoch, const UnitList& list) override { loader_.Move(epoch, list); }
   void Commit(Epoch epoch) override { runner_.Commit(epoch, loader_.ResetToken()); }
   void Release(Epoch epoch) override {
     loader_.Release(epoch);
@@ -95,7 +96,8 @@ class Worker::Impl : public StageControl {
  private:
   WorkerCalls Calls() {
     return {.say = [this](Epoch epoch, decltype(StageEvent::what) what) { Say(epoch, std::move(what)); },
-            .guard = [this](const char* thread, const std::function<void()>& fn) { Guarded(thread, fn); }};
+            .guard = [this](const char* thread, const std::function<void()>& fn) { Guarded(thread, fn); },
+            .after_ring = [this](std::function<void()> job) { runner_.EndRing(std::move(job)); }};
   }
   void Say(Epoch epoch, decltype(StageEvent::what) what);
   void Guarded(const char* thread, const std::function<void()>& fn);
@@ -144,6 +146,7 @@ StageControl& Worker::control() { return *impl_; }
 void Worker::ServeBulk(std::unique_ptr<Link> link) { impl_->page_server().Serve(std::move(link)); }
 void Worker::AwaitTakeover() { impl_->AwaitTakeover(); }
 LayerRange Worker::running_layers() const { return impl_->loader().running_layers(); }
+uint64_t Worker::last_step() const { return impl_->runner().last_step(); }
 void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
 WorkerStats Worker::stats() const { return impl_->Stats(); }

@@ -34,6 +34,11 @@ struct WorkerOptions {
   Duration export_slice = std::chrono::milliseconds(5);
   // Without an answer of pages, which are read between two steps of the source: as long as a step may take.
   Duration bulk_silence = std::chrono::minutes(10);
+  // A recall is given up, and what is missing is computed again, when nothing comes for so long; after so long at most;
+  // and after so long where no sequence waits for the rest.
+  Duration recall_silence = std::chrono::seconds(2);
+  Duration recall_limit = std::chrono::seconds(5);
+  Duration recall_rest = std::chrono::milliseconds(500);
 };
 
 struct WorkerStats {
@@ -62,6 +67,8 @@ class Worker {
   void AwaitTakeover();
   // Layers that the running stage has; empty: there is none. Thread-safe.
   LayerRange running_layers() const;
+  // The highest number of a step that it has had, from any coordinator. Thread-safe.
+  uint64_t last_step() const;
   int threads() const;
   // Thread-safe, all of these.
   WorkerStats stats() const;

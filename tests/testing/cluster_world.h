@@ -37,7 +37,9 @@ struct SimMember {
   uint64_t stream = 1;                   // of its control connection
   bool dismissed = false;                // its process ends
   // Its mirror: of which plan, and up to which step it is whole.
-  uint64_t mirror_of = 0, mirrored = 100;
+  uint64_t mirror_of = 0;
+  std::optional<uint64_t> mirrored = 100;
+  std::vector<BlockId> lacks;              // what it says to be missing of a recall
   std::map<std::string, LinkSpeed> links;  // what it says of its links; others are fast
   bool probes = true;                      // it measures them when it is asked
 };
@@ -207,6 +209,7 @@ class ClusterWorld {
   bool own_member = false;          // likewise
   bool crashed = false;             // of the last loss
   bool mirrored = false;            // likewise: the engine keeps its cache
+  std::vector<BlockId> missing;     // of what the last ring has of it
   uint32_t num_blocks = 0;          // of the last Prepare that gave layers
   std::vector<std::string> probes;  // members that were asked to measure links; "": this process
   int commands_to_strangers = 0;
@@ -269,7 +272,7 @@ class ClusterWorld {
     // A plan that is recalled is the last one that served, and its pages are at members that ran it or mirrored it.
     const uint64_t recalls = a.request.recalls;
     if (recalls != 0 && (!last_ring_ || recalls != last_ring_->number)) Wrong("another plan is recalled");
-    m->ready = {.mirrored = recalls != 0 && m->mirror_of == recalls ? m->mirrored : 0};
+    m->ready = {.mirrored = recalls != 0 && m->mirror_of == recalls ? m->mirrored : std::nullopt};
     for (const LayerSource& s : a.request.sources) {
       if (!has(s.worker)) Wrong("pages are to come from a member that has left");
       if (has(s.worker) && s.mirror != 0 && members_.at(s.worker)->mirror_of != s.mirror)
@@ -340,7 +343,7 @@ class ClusterWorld {
     const auto m = Find(a.member);
     if (m->prepared.count(a.epoch) == 0) Wrong("a Move of what is not prepared");
     if (!m->move_fault.ok()) return Say(m, a.epoch, StageFault{m->move_fault});
-    if (m->moves) Say(m, a.epoch, StageMoved{.pages = 5, .bytes = 50, .last_pages = 1});
+    if (m->moves) Say(m, a.epoch, StageMoved{.pages = 5, .bytes = 50, .last_pages = 1, .missing = m->lacks});
   }
   void Play(TellMember& a) {
     const auto m = Find(a.member);
@@ -410,7 +413,7 @@ class ClusterWorld {
   void Play(RecallCache& a) {
     if (ring_) Wrong("a cache is recalled while there is a ring");
     if (!mirrored) Wrong("a cache is recalled that was forgotten");
-    engine_calls.push_back(fmt::format("recall {}", a.step));
+    engine_calls.push_back(a.step ? fmt::format("recall {}", *a.step) : "recall nothing");
     recalled_ = a.epoch;
     After(std::chrono::milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now_)); });
   }
@@ -427,6 +430,7 @@ class ClusterWorld {
     if (ring_ && !ring_broken_ && !draining_) Wrong("the engine's ring is changed while it uses it");
     if (a.recalls && recalled_ != a.epoch) Wrong("the engine goes on with a cache that was not recalled");
     engine_calls.push_back(fmt::format("new {}{}", a.epoch.number, a.recalls ? " with the cache" : ""));
+    missing = a.missing;
     mirrored = false;
     last_ring_ = a.epoch;
     wiring_.reset();

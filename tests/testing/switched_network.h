@@ -47,10 +47,11 @@ class SwitchedNetwork {
     out.insert(out.end(), command.begin(), command.end());
     return out;
   }
-  // From now on two hosts don't reach each other, but all others reach both.
-  bool Part(int one, int other) {
-    return Ip(fmt::format("-n {} route add blackhole {}", Host(one), Address(other))) &&
-           Ip(fmt::format("-n {} route add blackhole {}", Host(other), Address(one)));
+  // From now on two hosts don't reach each other, or do again; all others reach both.
+  bool Part(int one, int other, bool parted = true) {
+    const std::string change = parted ? "add" : "del";
+    return Ip(fmt::format("-n {} route {} blackhole {}", Host(one), change, Address(other))) &&
+           Ip(fmt::format("-n {} route {} blackhole {}", Host(other), change, Address(one)));
   }
   // From now on a host reaches no other one of which this was asked, and is told nothing: what it sends is lost. Hosts
   // of which it was not asked reach it.
