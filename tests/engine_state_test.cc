@@ -60,8 +60,8 @@ TEST_P(State, StagesAndChunksChangeNoBit) {
   Request rows = Ask(2, 70, 0);
   rows.prompt_logits = true;
   std::vector<std::vector<float>> first;
-  for (const int stages : {1, 2, 6}) {
-    for (const uint32_t chunk : {256u, 1u, 3u, 17u}) {
+  for (const int stages : {1, 2, 3, 6}) {
+    for (const uint32_t chunk : {256u, 1u, 3u, 17u, 64u}) {
       RuntimeOptions o = Options(stages);
       o.chunk = chunk;
       auto ring = OpenRing(o);
