@@ -169,15 +169,23 @@ int Main(const Flags& flags) {
   for (Isa isa : levels) {
     auto backend = MakeBackend(isa, flags.threads);
     for (const std::string& name : flags.types) {
-      const DTypeInfo* type = FindDType(name);
-      const bool fits = type != nullptr && type->dequantizes && flags.k % type->block_elems == 0;
+      const DTypeInfo* type = name == Info(DType::kF8E4M3).name ? &Info(DType::kF8E4M3) : FindDType(name);
+      const bool fits =
+          type != nullptr && (type->dequantizes || type->type == DType::kF8E4M3) && flags.k % type->block_elems == 0;
       const std::vector<std::byte> bytes =
           fits ? RandomWeights(type->type, flags.n, flags.k) : std::vector<std::byte>();
       if (bytes.empty()) {
         fmt::print(stderr, "kernel_bench: {} is no type that can be made here with k = {}\n", name, flags.k);
         return 1;
       }
-      const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
+      WeightView view{.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()};
+      constexpr size_t kGroup = 128;  // of 8-bit floats; a scale for each block
+      const std::vector<float> scales((flags.n + kGroup - 1) / kGroup * ((flags.k + kGroup - 1) / kGroup), 0.01f);
+      if (type->type == DType::kF8E4M3) {
+        view.scales = reinterpret_cast<const std::byte*>(scales.data());
+        view.group = kGroup;
+      }
+      const auto w = backend->Pack(view);
       for (const Arithmetic arithmetic : {Arithmetic::kDecode, Arithmetic::kPrefill}) {
         if (arithmetic == Arithmetic::kPrefill && backend->prefill_matches_decode()) continue;
         const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrefill ? ", prompt" : "");

@@ -11,12 +11,14 @@
 #include "tests/testing/command.h"
 #include "tests/testing/local_hub.h"
 #include "tests/testing/terminal.h"
+#include "tests/testing/tiny_hybrid.h"
 
 namespace gyre {
 namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::seconds;
+using testing::BuildTinyHybrid;
 using testing::Ended;
 using ::testing::HasSubstr;
 using testing::LocalHub;
@@ -202,6 +204,24 @@ TEST_F(PullCommandTest, EstimateReadsTheHeaderAlone) {
   EXPECT_EQ(e.code, 1);
   EXPECT_THAT(e.text, HasSubstr("does not fit"));
   EXPECT_THAT(Run({"models"}).text, HasSubstr("no models in"));
+}
+
+// Tensors that are split when they are read are split without their numbers, too, and the lengths of heads are those of
+// the older keys.
+TEST_F(PullCommandTest, EstimateReadsTheHeaderOfOlderTensors) {
+  for (const std::string arch : {"deepseek2", "qwen3next"}) {
+    const std::vector<std::byte> bytes = BuildTinyHybrid(arch, {}, 1, true);
+    const std::string content(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+        file = home_ + "/" + arch + ".gguf";
+    std::ofstream(file, std::ios::binary) << content;
+    hub_.AddFile("org/" + arch, arch + "-F32.gguf", content);
+    const Ended here = Run({"estimate", file, "--json"}),
+                there = InAPipe("estimate org/" + arch + " --json 2>/dev/null");
+    ASSERT_EQ(here.code, 0) << here.text;
+    EXPECT_EQ(there.code, 0) << InAPipe("estimate org/" + arch).text;
+    const auto weights = [](const std::string& text) { return text.substr(0, text.find("\"to_pull\"")); };
+    EXPECT_EQ(weights(there.text), weights(here.text));
+  }
 }
 
 TEST_F(PullCommandTest, TheSettingsOfACoordinatorMayPull) {

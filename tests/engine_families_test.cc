@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <random>
 #include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "coordinator/planner.h"
 #include "model/arch.h"
@@ -65,7 +70,8 @@ class FamiliesTest : public ::testing::TestWithParam<Family> {
 
 TEST_P(FamiliesTest, SameBitsOverStagesAndChunks) {
   testing::Outcome rows, greedy;
-  for (const auto& [stages, chunk] : {std::pair<int, uint32_t>{1, 64}, {1, 7}, {2, 17}, {3, 5}}) {
+  for (const auto& [stages, chunk] :
+       {std::pair<int, uint32_t>{1, 64}, {1, 1}, {1, 17}, {2, 3}, {2, 64}, {3, 1}, {3, 17}}) {
     SCOPED_TRACE(fmt::format("{} stages, chunks of {}", stages, chunk));
     const auto ring = Open(stages, chunk);
     ASSERT_NE(ring, nullptr);
@@ -110,6 +116,58 @@ TEST_P(FamiliesTest, LayersMoveWithTheirPages) {
     EXPECT_EQ(after.tokens, before.tokens) << text;
     if (report->ranges == "0,1-5") EXPECT_GT(report->pages_moved, 0u);
   }
+}
+
+// Beside others, on a cache that is too small for all, while layers move: in the middle of texts and of a prompt.
+TEST_P(FamiliesTest, CompanionsReplaysAndMovesChangeNoBit) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 7; ++i) {
+    Request r;
+    std::mt19937 random(i);
+    for (uint32_t n = 0; n < (i == 0 ? 60 : 9 * i); ++n) r.prompt.push_back(static_cast<TokenId>(random() % 96));
+    r.max_new_tokens = 30;
+    r.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    r.sampling.seed = i;
+    r.ignore_end = true;
+    r.prompt_logits = i == 0;  // they tell when it is in the middle of its prompt
+    requests.push_back(std::move(r));
+  }
+  RuntimeOptions o = testing::TinyRing(file_.path(), 1, 128);
+  o.no_prefix_cache = true;
+  std::vector<testing::Outcome> alone;
+  {
+    const auto ring = testing::OpenRing(o);
+    ASSERT_NE(ring, nullptr);
+    for (const Request& r : requests) alone.push_back(testing::RunOne(ring->engine(), r));
+  }
+  o.stages = o.threads = 3;
+  o.chunk = 3;
+  o.kv_tokens = 240;
+  const auto ring = testing::OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  for (const char* text : {"local-1=0,local-2=1,local-3=2-5", "local-3=0,local-1=1-5"}) {
+    std::atomic<size_t> standing{0};
+    testing::Runner runner(ring->engine());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (i > 2) {
+        runner.Add(requests[i]);
+        continue;
+      }
+      runner.Add(requests[i], [&, i, first = true](SeqId seq, size_t n) mutable {
+        if (i == 0 ? !std::exchange(first, false) : n != 7) return;
+        ring->engine().Hold(seq);
+        ++standing;
+      });
+    }
+    while (standing < 3 && !runner.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto report = ring->cluster().ResizeAndWait(text);
+    EXPECT_TRUE(report.ok()) << report.status();
+    for (size_t i = 0; i < 3; ++i) ring->engine().Unhold(runner.id(i));
+    const auto got = runner.Wait();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].tokens, alone[i].tokens) << text << ": " << got[i].status;
+    EXPECT_EQ(got[0].logits, alone[0].logits) << text;
+  }
+  EXPECT_GT(ring->engine().stats().scheduler.preemptions, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Arch, FamiliesTest, ::testing::ValuesIn(Families()), [](const auto& info) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/runtime.h"
@@ -60,8 +61,8 @@ TEST_P(State, StagesAndChunksChangeNoBit) {
   Request rows = Ask(2, 70, 0);
   rows.prompt_logits = true;
   std::vector<std::vector<float>> first;
-  for (const int stages : {1, 2, 6}) {
-    for (const uint32_t chunk : {256u, 1u, 3u, 17u}) {
+  for (const int stages : {1, 2, 3, 6}) {
+    for (const uint32_t chunk : {256u, 1u, 3u, 17u, 64u}) {
       RuntimeOptions o = Options(stages);
       o.chunk = chunk;
       auto ring = OpenRing(o);
@@ -142,16 +143,21 @@ TEST_P(State, AFullContextGoesOn) {
 TEST_P(State, LayersMoveAndNoTextChanges) {
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 3; ++i) requests.push_back(Ask(i, 20 + 9 * i, 60));
+  requests.push_back(Ask(7, 80, 30));
   const auto alone = Alone(requests);
-  auto ring = OpenRing(Options(3));
+  requests.back().prompt_logits = true;  // they tell when it is in the middle of its prompt
+  RuntimeOptions o = Options(3);
+  o.chunk = 8;
+  o.no_prefix_cache = true;
+  auto ring = OpenRing(o);
   ASSERT_NE(ring, nullptr);
   for (const char* text : {"local-1=0-0,local-2=1-1,local-3=2-5", "local-3=0-2,local-1=3-5", "local-2=0-5",
                            "local-1=0-1,local-3=2-3,local-2=4-5"}) {
     std::atomic<size_t> standing{0};
     Runner runner(ring->engine());
     for (const Request& r : requests) {
-      runner.Add(r, [&ring, &standing](SeqId seq, size_t n) {
-        if (n != 7) return;
+      runner.Add(r, [&ring, &standing, &r, first = true](SeqId seq, size_t n) mutable {
+        if (r.prompt_logits ? !std::exchange(first, false) : n != 7) return;
         ring->engine().Hold(seq);
         ++standing;
       });

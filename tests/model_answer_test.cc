@@ -232,6 +232,24 @@ const Family kFamilies[] = {
      "<think> </think> <TOOLCALL>",
      "Hm\n</think>\n\n<TOOLCALL>[{\"name\": \"f\"}]</TOOLCALL>",
      {"Hm", "<TOOLCALL>[{\"name\": \"f\"}]</TOOLCALL>"}},
+    {"command",
+     "<|CHATBOT_TOKEN|>",
+     {"<|CHATBOT_TOKEN|>", "<|START_THINKING|>", "<|END_THINKING|>"},
+     "<|START_THINKING|> <|END_THINKING|>",
+     "<|START_THINKING|>Hm <|<|END_THINKING|>Yes",
+     {"Hm <|", "Yes"}},
+    {"openthinker",
+     "<|im_start|>assistant\n",
+     {"<|im_start|>"},
+     "<|begin_of_thought|> <|end_of_thought|>",
+     "<|begin_of_thought|>\n\nHm\n\n<|end_of_thought|>\n\nYes",
+     {"Hm", "Yes"}},
+    {"llama3.1",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     {"<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"},
+     "<|python_tag|>",
+     "<|python_tag|>f.call(a=\"1\")",
+     {"", "<|python_tag|>f.call(a=\"1\")"}},
     // Answers that are not as they should be.
     {"ends in the reasoning", "A: ", {}, "</think>", "<think>never ends </thin", {"never ends </thin", ""}},
     {"ends in a marker", "A: ", {}, "</think>", "<thin", {"", "<thin"}},
@@ -273,6 +291,60 @@ TEST(Answer, IsSplitAlikeHoweverTheTokensCutIt) {
     EXPECT_TRUE(format.marked());
     CheckEveryCut(format, *tokenizer, family.answer, family.parts);
   }
+}
+
+// Each family's markers of calls, as its template and its vocabulary have them: none of them is lost as a token without
+// text, and a call ends where the family says.
+TEST(Answer, CallsKeepTheMarkersOfTheirFamily) {
+  struct Call {
+    const char *open, *close;
+    std::vector<std::string> inner;
+  };
+  const Call calls[] = {
+      {"<｜tool▁calls▁begin｜>",
+       "<｜tool▁calls▁end｜>",
+       {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"}},
+      {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", {"｜DSML｜"}},
+      {"<|tool_calls_section_begin|>",
+       "<|tool_calls_section_end|>",
+       {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}},
+      {"<|tool_call>", "<tool_call|>", {"<|\"|>"}},
+      {"<minimax:tool_call>", "</minimax:tool_call>", {}},
+      {"<seed:tool_call>", "</seed:tool_call>", {}},
+      {"<|tool_call_start|>", "<|tool_call_end|>", {}},
+      {"[TOOL_CALLS]", "", {"[ARGS]", "[CALL_ID]"}},
+      {"<TOOLCALL>", "</TOOLCALL>", {}},
+      {"<function_calls>", "</function_calls>", {}},
+      {"<tool_call>", "</tool_call>", {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}},
+      {"<|tool_call|>", "", {}},
+      {"<|python_tag|>", "", {}},
+  };
+  for (const Call& call : calls) {
+    SCOPED_TRACE(call.open);
+    std::vector<std::string> controls = {call.open};
+    if (*call.close != 0) controls.emplace_back(call.close);
+    controls.insert(controls.end(), call.inner.begin(), call.inner.end());
+    const auto tokenizer = TokenizerWith(controls);
+    const AnswerFormat format = FindAnswerFormat(std::string("{# ") + call.open + " #}", *tokenizer, {});
+    EXPECT_EQ(format.call_open, call.open);
+    EXPECT_EQ(format.call_close, call.close);
+    std::vector<std::string> known;
+    for (const AnswerFormat::Control& control : format.controls) known.push_back(control.text);
+    EXPECT_EQ(known, controls);
+    std::string answer = "I ask. " + controls[0] + "f";
+    for (const std::string& inner : call.inner) answer += " " + inner;
+    CheckEveryCut(format, *tokenizer, answer + " " + call.close, {"", answer + " " + call.close});
+  }
+}
+
+TEST(Answer, HeadersOfChannelsKeepTheirMarkers) {
+  const std::vector<std::string> markers = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
+                                            "<|end|>",   "<|call|>",    "<|return|>"};
+  const auto tokenizer = TokenizerWith(markers);
+  std::vector<std::string> known;
+  for (const auto& control : FindAnswerFormat("<|channel|> <|message|>", *tokenizer, {}).controls)
+    known.push_back(control.text);
+  EXPECT_EQ(known, markers);
 }
 
 TEST(Answer, WithoutKnownMarkersIsContentAtOnce) {

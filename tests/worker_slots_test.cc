@@ -72,12 +72,43 @@ TEST_P(Slots, RowsAreAppliedOnceAndNoneIsLeftOut) {
   EXPECT_EQ(stage_->Run({Asked(1, 10, {.slot = 0})}), whole);
 }
 
+// Rows that were on their way when their sequence was preempted belong to a state that is gone.
+TEST_P(Slots, RowsOfAnotherIncarnationAreRefused) {
+  stage_->Run({Rows(0, 0, 10)});
+  OneStage::Part rows = Rows(0, 10, 2);
+  rows.incarnation = 1;
+  EXPECT_THAT(Refusal(rows), HasSubstr("incarnation 1: rows from position 10 on"));
+  OneStage::Part again = Rows(0, 0, 10);
+  again.incarnation = 1;
+  stage_->Run({again});
+  EXPECT_THAT(Refusal(Rows(0, 10, 2)), HasSubstr("at position 10 of sequence 0, incarnation 1"));
+  stage_->Run({rows});
+}
+
+// A step that ends in the middle has changed the states of some layers: nothing goes on from there.
+TEST_P(Slots, AStateIsOfNoUseAfterAStepThatFailed) {
+  const auto device = std::make_shared<testing::FarDevice>(MakeCpuDevice(Isa::kRef, 1));
+  stage_ = std::make_unique<OneStage>(model_, device);
+  stage_->Run({Rows(0, 0, 10)});
+  device->FailNextOp();
+  StepAnswer answer;
+  EXPECT_THROW(static_cast<void>(stage_->Try({Rows(0, 10, 2)}, &answer)), DeviceFailed);
+  EXPECT_THAT(Refusal(Rows(0, 10, 2)), HasSubstr("at position none of sequence 0"));
+  stage_->Run({Rows(0, 0, 10)});
+  stage_->Run({Rows(0, 10, 2)});
+}
+
 TEST_P(Slots, ASnapshotIsTheStateOfItsPosition) {
   stage_->Run({Rows(0, 0, 16, {.slot = 0, .copy = 2, .copy_number = 77})});
   const auto expected = stage_->Run({Asked(0, 16)});
+  EXPECT_THAT(Refusal(Asked(0, 16, {.slot = 2})), HasSubstr("snapshot 77")) << "no sequence changes a snapshot";
   stage_->Run({Rows(0, 17, 5)});
   EXPECT_EQ(pool().Header(2).position, 16u);
   EXPECT_EQ(pool().Header(2).snapshot, 77u);
+  // A move brings it along, and a mirror gets it, but no state of a running sequence.
+  EXPECT_EQ(pool().written(2), 1u);
+  EXPECT_EQ(pool().full(2), 1u);
+  EXPECT_EQ(pool().full(0), 0u);
   // Sequence 1 has the pages of the first 16 positions of its own, and the state of sequence 0.
   stage_->Run({Rows(1, 0, 16, {.slot = 3})});
   EXPECT_THAT(Refusal(Asked(1, 16, {.slot = 1, .begin = 2, .begin_number = 78})), HasSubstr("snapshot 77"));

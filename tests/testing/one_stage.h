@@ -45,6 +45,7 @@ class OneStage {
     std::vector<TokenId> ids;
     std::vector<RowRequest> requests;
     SlotTable slots = {};  // with recurrent state; its own slot is the sequence's number where none is said
+    uint32_t incarnation = 0;
   };
   // [requested row][vocab]
   std::vector<std::vector<float>> Run(const std::vector<Part>& step) {
@@ -65,6 +66,7 @@ class OneStage {
       std::vector<BlockId> table;
       for (uint32_t b = 0; b < kPages / 2; ++b) table.push_back(static_cast<BlockId>(2 * b + p.seq));
       batch.seqs.push_back({.seq = SeqId{p.seq},
+                            .incarnation = p.incarnation,
                             .row_class = p.row_class,
                             .first_position = p.first,
                             .row_count = static_cast<uint32_t>(p.ids.size()),

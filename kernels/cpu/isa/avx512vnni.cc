@@ -229,6 +229,7 @@ const IsaOps* Avx512VnniOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512Ops();
     ops.dot_panels = DotPanels;
+    if (HasAvx512Vbmi()) ops.dot_fp8 = DotFp8Vbmi;
     ops.streams = PanelStreams();
     ops.row_group = kRowGroup;
     ops.wide_rows_from = SIZE_MAX;

@@ -3,7 +3,7 @@
 // V has: kLanes; kTileRows and kTileColumns (a tile's accumulators, its rows of x and one column must fit the
 // registers); kChain (positions that are summed per lane before the lanes are added); kPageStreams
 // (attention_kernels-inl.h); T (a register); Bytes (a register of uint8_t); Zero, Load (f32), LoadHalf, LoadBf16,
-// LoadInt8, LoadFp8 (E4M3 / kFp8Unit; 1.875 for NaN), and the same with Tail (n < kLanes elements, then zeros);
+// LoadInt8, LoadFp8 (E4M3 / kFp8Unit; NaN or 1.875 for NaN), and the same with Tail (n < kLanes elements, then zeros);
 // Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (the exponent is an integer
 // in float), Store, StoreTail, StoreHalf, Sum, Largest.
 #pragma once
@@ -35,7 +35,8 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
 }
 
 // The columns that a product reads, W in the templates below. w.RunEnd(at, end) is the end of a run of positions from
-// `at` on; w.Run<C>(column, at, end) is that run of C columns, of which Load and LoadTail give a register of weights.
+// `at` on; w.Run<C>(column, at, end) is that run of C columns, of which Load and LoadTail give a register of weights,
+// and LoadBatch W::kBatch registers, if these are more than one.
 template <typename V, FloatType type>
 struct FloatColumns {
   const void* w;
@@ -48,6 +49,7 @@ struct FloatColumns {
       return LoadWeightsTail<V, type>(w, first + column * k + at, n);
     }
   };
+  static constexpr size_t kBatch = 1;
   static size_t RunEnd(size_t /*at*/, size_t end) { return end; }
   template <size_t C>
   Columns Run(size_t column, size_t /*at*/, size_t /*end*/) const {
@@ -82,10 +84,18 @@ bool HasFp8Nan(const std::byte* p, size_t columns, size_t stride, size_t n) {
 // V::LoadFp8 gives E4M3 divided by this.
 constexpr float kFp8Unit = 256;
 
+// V::LoadFp8Batch(p, to) reads as many codes as a register has bytes, and gives NaN for NaN; so do V's other loads
+// then.
+template <typename V>
+concept LoadsFp8Batch = requires(const std::byte* p, typename V::T (&to)[sizeof(typename V::T) / V::kLanes]) {
+  V::LoadFp8Batch(p, to);
+};
+
 // A run has one scale a column. A weight is rounded to f32 once it has its scale, as ExpandFp8 does it, so both give
 // the same bits.
 template <typename V>
 struct Fp8Columns {
+  static constexpr size_t kBatch = LoadsFp8Batch<V> ? sizeof(typename V::T) / V::kLanes : 1;
   Fp8Matrix w;
   size_t k;
   template <size_t C>
@@ -99,6 +109,12 @@ struct Fp8Columns {
     typename V::T LoadTail(size_t column, size_t position, size_t n) const {
       return V::Mul(V::LoadFp8Tail(first + column * k + position, n), scales[column]);
     }
+    void LoadBatch(size_t column, size_t position, typename V::T (&to)[kBatch]) const {
+      const std::byte* p = first + column * k + position;
+      __builtin_prefetch(p + C * k, 0, 2);  // of the next columns: columns are short streams for the processor
+      V::LoadFp8Batch(p, to);
+      for (typename V::T& weights : to) weights = V::Mul(weights, scales[column]);
+    }
   };
   size_t RunEnd(size_t at, size_t end) const {
     const size_t to = (at / w.group + 1) * w.group;
@@ -107,7 +123,7 @@ struct Fp8Columns {
   template <size_t C>
   Columns<C> Run(size_t column, size_t at, size_t end) const {
     Columns<C> run = {w.bytes + column * k, k, {}};
-    const bool nan = HasFp8Nan<V>(run.first + at, C, k, end - at);
+    const bool nan = !LoadsFp8Batch<V> && HasFp8Nan<V>(run.first + at, C, k, end - at);
     for (size_t c = 0; c < C; ++c) {
       float scale;
       __builtin_memcpy(&scale,
@@ -132,7 +148,20 @@ void DotTile(const float* x, const W& w, size_t column, size_t begin, size_t end
   for (size_t at = begin; at < end;) {
     const size_t to = w.RunEnd(at, end), whole = at + (to - at) / V::kLanes * V::kLanes;
     const auto run = w.template Run<C>(column, at, to);
-    for (size_t i = at; i < whole; i += V::kLanes) {
+    size_t i = at;
+    if constexpr (W::kBatch > 1) {
+      for (; i + W::kBatch * V::kLanes <= whole; i += W::kBatch * V::kLanes) {
+        for (size_t c = 0; c < C; ++c) {
+          typename V::T ws[W::kBatch];
+          run.LoadBatch(c, i, ws);
+          for (size_t b = 0; b < W::kBatch; ++b) {
+            for (size_t r = 0; r < R; ++r)
+              sum[r][c] = V::Fma(V::Load(x + r * w.k + i + b * V::kLanes), ws[b], sum[r][c]);
+          }
+        }
+      }
+    }
+    for (; i < whole; i += V::kLanes) {
       typename V::T xs[R];
       for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * w.k + i);
       for (size_t c = 0; c < C; ++c) {

@@ -178,6 +178,8 @@ struct IsaOps {
 const IsaOps* Avx2Ops();
 const IsaOps* AvxVnniOps();
 const IsaOps* Avx512Ops();
+// IsaOps::dot_fp8 for processors that also have AVX-512 VBMI.
+void DotFp8Vbmi(const float* x, size_t rows, const Fp8Matrix& w, size_t n, size_t k, float* out, size_t ldo);
 const IsaOps* Avx512VnniOps();
 const IsaOps* AmxOps();
 const IsaOps* AmxEmulatedOps();

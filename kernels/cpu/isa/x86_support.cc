@@ -34,9 +34,8 @@ unsigned SavedState() {
 std::string Missing() {
   const unsigned seven = CpuId(7, 0).d;
   const bool tile = Has(seven, 24), int8 = Has(seven, 25), bf16 = Has(seven, 22), avx512_bf16 = Has(Extended(), 5);
-  const bool avx512_vbmi = Has(CpuId(7, 0).c, 1);
   if (!tile || !int8 || !bf16) return "this CPU has no amx";
-  if (!avx512_bf16 || !avx512_vbmi)
+  if (!avx512_bf16 || !HasAvx512Vbmi())
     return "this CPU has amx, without avx512_bf16 or avx512_vbmi, which go with it here";
   constexpr unsigned kTileConfig = 17, kTileData = 18;
   if (!Has(CpuId(1, 0).c, 27) || !Has(SavedState(), kTileConfig) || !Has(SavedState(), kTileData)) {
@@ -55,6 +54,8 @@ const std::string& AmxMissing() {
   static const std::string missing = Missing();
   return missing;
 }
+
+bool HasAvx512Vbmi() { return Has(CpuId(7, 0).c, 1); }
 
 bool HasAvxVnni() { return Has(Extended(), 4); }
 

@@ -9,6 +9,8 @@ namespace gyre::cpu {
 // "" or the reason why AMX can't be used. The first call asks the system for permission to use the tiles.
 const std::string& AmxMissing();
 bool HasAvxVnni();
+// REQUIRES: the processor has AVX-512, whose registers the system saves.
+bool HasAvx512Vbmi();
 // IsaOps::streams. AMD's processors read one panel after the other faster than four at once, others the reverse
 // (docs/experiments.md).
 size_t PanelStreams();
