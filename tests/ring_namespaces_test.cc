@@ -174,7 +174,7 @@ TEST_F(NamespacesTest, ATextGoesOnWhereTwoWorkersDontReachEachOtherAnyMore) {
 
 // Packets between two hosts are lost for five seconds, then they are not.
 TEST_F(NamespacesTest, TextsOutlastALinkThatIsCutForFiveSeconds) {
-  constexpr int kTokens = 3000, kTexts = 4;
+  constexpr int kTokens = 2000, kTexts = 8;
   const testing::Folder folder;
   const auto words = [&](int text) {
     const std::string ids = folder / fmt::format("{}", text);
@@ -190,7 +190,7 @@ TEST_F(NamespacesTest, TextsOutlastALinkThatIsCutForFiveSeconds) {
     run.erase(run.begin() + 2);
     run.insert(run.end(), {"--kv-type", "f32", "--ctx", "16384"});
     alone.push_back(Ask(run));
-    ASSERT_GT(alone.back().size(), 6000u) << alone.back();
+    ASSERT_GT(alone.back().size(), 4000u) << alone.back();
   }
   for (const auto& [one, other] : {std::pair(2, 3), std::pair(1, 2), std::pair(1, 3)}) {
     SCOPED_TRACE(fmt::format("hosts {} and {}", one, other));
