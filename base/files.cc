@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "fmt/core.h"
+
 namespace gyre {
 namespace {
 
@@ -90,6 +92,12 @@ Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode) 
   GYRE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
   SyncFolderOf(path);
   return absl::OkStatus();
+}
+
+std::string FileStamp(const std::string& path) {
+  struct stat s {};
+  if (::stat(path.c_str(), &s) != 0) return "-;";
+  return fmt::format("{}.{}.{}.{};", s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
 }
 
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode) {

@@ -19,6 +19,8 @@ std::string PathIn(const std::string& folder, const char* name);
 
 // Reads at most a MiB. kNotFound: the file can't be read; kInvalidArgument: it is longer.
 StatusOr<std::string> ReadSmallFile(const std::string& path);
+// A text that is another one when the file was replaced or written; "-;" where there is none.
+std::string FileStamp(const std::string& path);
 // Writes a new file beside this one, syncs it and renames it.
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode);
 // kFailedPrecondition: the file exists already.

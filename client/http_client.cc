@@ -1,5 +1,6 @@
 #include "client/http_client.h"
 
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
@@ -17,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
+#include "base/log.h"
 #include "client/http_message.h"
 
 namespace gyre {
@@ -36,32 +39,17 @@ constexpr size_t kReadBytes = 65536;
 template <class Stream>
 class Client : public HttpClient {
   static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
+  using Tls = std::unique_ptr<asio::ssl::context>;
 
  public:
-  Client(const Url& url, const HttpClientOptions& options)
-      : HttpClient(url), options_(options), tls_(asio::ssl::context::tls_client) {}
+  Client(const Url& url, const HttpClientOptions& options) : HttpClient(url), options_(options) {}
 
   Status Prepare() {
     if constexpr (kTls) {
-      SSL_CTX_set_min_proto_version(tls_.native_handle(), TLS1_2_VERSION);
-      error_code error;
-      tls_.set_default_verify_paths(error);
-      if (!options_.ca_file.empty()) {
-        tls_.load_verify_file(options_.ca_file, error);
-        if (error)
-          return InvalidArgument("{}: {}, expected certificates in PEM form", options_.ca_file, error.message());
-      }
-      if (!options_.cert_file.empty()) {
-        tls_.use_certificate_chain_file(options_.cert_file, error);
-        if (error)
-          return InvalidArgument("{}: {}, expected a certificate in PEM form", options_.cert_file, error.message());
-        tls_.use_private_key_file(options_.key_file, asio::ssl::context::pem, error);
-        if (error)
-          return InvalidArgument("{}: {}, expected the certificate's key in PEM form", options_.key_file,
-                                 error.message());
-        GYRE_RETURN_IF_ERROR(CheckNotEnded(SSL_CTX_get0_certificate(tls_.native_handle()), options_.cert_file));
-      }
-      tls_.set_verify_mode(asio::ssl::verify_peer);
+      // The stamps are taken first, so that a file that changes meanwhile is read again the next time.
+      std::string stamps = TlsStamps();
+      GYRE_ASSIGN_OR_RETURN(tls_, MakeTls());
+      tls_stamps_ = std::move(stamps);
     }
     return absl::OkStatus();
   }
@@ -111,7 +99,7 @@ class Client : public HttpClient {
     ~Connection() { --client.open_; }
     static Stream MakeStream(Client& c) {
       if constexpr (kTls) {
-        return Stream(c.io_, c.tls_);
+        return Stream(c.io_, *c.tls_);
       } else {
         return Stream(c.io_);
       }
@@ -193,6 +181,7 @@ class Client : public HttpClient {
     }
 
     void Connect() {
+      if constexpr (kTls) client_.RefreshTls();
       connection_ = std::make_unique<Connection>(client_);
       connecting_.expires_after(client_.options_.connect_timeout);
       connecting_.async_wait([self = this->shared_from_this()](const error_code& error) {
@@ -321,6 +310,52 @@ class Client : public HttpClient {
     bool reused_ = false, answered_ = false, ended_ = false;
   };
 
+  std::string TlsStamps() const {
+    return FileStamp(options_.ca_file) + FileStamp(options_.cert_file) + FileStamp(options_.key_file);
+  }
+  // Reads the files of TLS.
+  StatusOr<Tls> MakeTls() const {
+    auto tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_client);
+    SSL_CTX_set_min_proto_version(tls->native_handle(), TLS1_2_VERSION);
+    error_code error;
+    tls->set_default_verify_paths(error);
+    if (!options_.ca_file.empty()) {
+      tls->load_verify_file(options_.ca_file, error);
+      if (error) return InvalidArgument("{}: {}, expected certificates in PEM form", options_.ca_file, error.message());
+    }
+    if (!options_.cert_file.empty()) {
+      tls->use_certificate_chain_file(options_.cert_file, error);
+      if (error)
+        return InvalidArgument("{}: {}, expected a certificate in PEM form", options_.cert_file, error.message());
+      tls->use_private_key_file(options_.key_file, asio::ssl::context::pem, error);
+      if (error)
+        return InvalidArgument("{}: {}, expected the certificate's key in PEM form", options_.key_file,
+                               error.message());
+      // A key of another kind than the certificate's is no error before this.
+      if (SSL_CTX_check_private_key(tls->native_handle()) != 1) {
+        ERR_clear_error();
+        return InvalidArgument("{}: it is not the key of {}, expected the certificate's", options_.key_file,
+                               options_.cert_file);
+      }
+      GYRE_RETURN_IF_ERROR(CheckNotEnded(SSL_CTX_get0_certificate(tls->native_handle()), options_.cert_file));
+    }
+    tls->set_verify_mode(asio::ssl::verify_peer);
+    return tls;
+  }
+  // Reads the files of TLS again if they changed. Where they are no good, as when one of them is written later, the
+  // next connection reads them again, and until then it stays as it was.
+  void RefreshTls() {
+    std::string stamps = TlsStamps();
+    if (stamps == tls_stamps_) return;
+    StatusOr<Tls> fresh = MakeTls();
+    if (fresh.ok()) {
+      tls_ = *std::move(fresh);  // connections keep what they began with
+      tls_stamps_ = std::move(stamps);
+    } else if (stamps != refused_stamps_) {
+      Log(LogLevel::kWarn, "the certificates for {} stay as they were: {}", FormatUrl(url_), Message(fresh.status()));
+      refused_stamps_ = std::move(stamps);
+    }
+  }
   std::unique_ptr<Connection> TakeIdle(int pool) {
     auto& idle = idle_[pool];
     while (!idle.empty()) {
@@ -332,7 +367,8 @@ class Client : public HttpClient {
   }
   const HttpClientOptions options_;
   size_t open_ = 0;
-  asio::ssl::context tls_;
+  Tls tls_;
+  std::string tls_stamps_, refused_stamps_;  // of its files, when they were read, and when they were no good
   asio::io_context io_{1};
   tcp::resolver resolver_{io_};
   std::vector<tcp::endpoint> endpoints_;                          // the host's, once they are known

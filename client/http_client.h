@@ -63,7 +63,8 @@ using HttpId = uint64_t;
 
 // Not thread-safe: everything happens within the calls to RunOne, on the thread that makes them. Handlers may call all
 // methods but RunOne and Fetch. Hundreds of requests may run at once, a connection each; idle connections are used
-// again, and a request that finds one closed is sent again on a new one.
+// again, and a request that finds one closed is sent again on a new one. If the files of TLS change, new connections
+// use what they hold then; while they are no good (a certificate came, its key did not yet), what they held before.
 class HttpClient {
  public:
   // kNotFound, kInvalidArgument: the CA file, or the own certificate. kFailedPrecondition: that one has ended.

@@ -47,12 +47,6 @@ Status CheckIssued(X509* certificate, const std::vector<std::shared_ptr<X509>>& 
   return InvalidArgument("{}", X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
 }
 
-std::string FileStamp(const std::string& path) {
-  struct stat s {};
-  if (::stat(path.c_str(), &s) != 0) return "-;";
-  return fmt::format("{}.{}.{}.{};", s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
-}
-
 }  // namespace
 
 StatusOr<Principal> PrincipalOf(X509* certificate) {

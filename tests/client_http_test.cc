@@ -299,11 +299,15 @@ class TlsTest : public ::testing::Test {
     char path[] = "/tmp/gyre-ca-XXXXXX";
     close(mkstemp(path));
     ca_ = path;
-    std::FILE* out = std::fopen(path, "w");
-    std::fputs(certificate_.certificate.c_str(), out);
-    std::fclose(out);
+    Trust(certificate_.certificate);
   }
   ~TlsTest() override { unlink(ca_.c_str()); }
+  // Writes the file of trusted certificates.
+  void Trust(const std::string& text) const {
+    std::FILE* out = std::fopen(ca_.c_str(), "w");
+    std::fputs(text.c_str(), out);
+    std::fclose(out);
+  }
   const testing::Certificate certificate_ = testing::MakeCertificate();
   HttpPeer peer_{[](HttpPeer::Call& call) { call.Respond(200, "safe"); }, &certificate_};
   std::string ca_;
@@ -331,12 +335,26 @@ TEST_F(TlsTest, AStrangersCertificateDoesNot) {
 TEST_F(TlsTest, ACertificateForAnotherNameDoesNot) {
   const testing::Certificate other = testing::MakeCertificate("DNS:other.example");
   HttpPeer peer([](HttpPeer::Call& call) { call.Respond(200, "?"); }, &other);
-  std::FILE* out = std::fopen(ca_.c_str(), "w");
-  std::fputs(other.certificate.c_str(), out);
-  std::fclose(out);
+  Trust(other.certificate);
   const auto r = ClientOf(peer.url(), {.ca_file = ca_})->Fetch({.target = "/"}, Never);
   EXPECT_EQ(r.status().code(), absl::StatusCode::kUnavailable) << r.status();
   EXPECT_THAT(Message(r.status()), HasSubstr("certificate"));
+}
+
+// Each pool has a connection of its own, so the first request of a pool needs a new one.
+TEST_F(TlsTest, NewConnectionsTrustWhatTheFileHoldsThen) {
+  auto client = ClientOf(peer_.url(), {.ca_file = ca_});
+  EXPECT_TRUE(client->Fetch({.target = "/", .pool = 0}, Never).ok());
+  Trust(certificate_.certificate.substr(0, 200));  // half of it is written
+  EXPECT_TRUE(client->Fetch({.target = "/", .pool = 1}, Never).ok());
+  unlink(ca_.c_str());
+  EXPECT_TRUE(client->Fetch({.target = "/", .pool = 2}, Never).ok());
+  Trust(testing::MakeCertificate().certificate);
+  const auto refused = client->Fetch({.target = "/", .pool = 3}, Never);
+  EXPECT_THAT(Message(refused.status()), HasSubstr("certificate verify failed"));
+  EXPECT_TRUE(client->Fetch({.target = "/", .pool = 0}, Never).ok()) << "an open connection goes on";
+  Trust(certificate_.certificate);
+  EXPECT_TRUE(client->Fetch({.target = "/", .pool = 3}, Never).ok());
 }
 
 }  // namespace

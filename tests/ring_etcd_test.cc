@@ -96,6 +96,40 @@ TEST_F(EtcdTlsTest, WhatIsWrongWithACertificateIsSaid) {
   EXPECT_THAT(Said(Ask("nowhere", "client")), HasSubstr("nowhere.pem"));
 }
 
+// The client of etcd is made once and keeps its connections, as in a coordinator.
+TEST_F(EtcdTlsTest, ACertificateThatIsReplacedIsUsedByTheNextConnection) {
+  const Certificate good = MakeCertificate("DNS:client", &ca_), stranger = MakeCertificate("DNS:client", &other_ca_);
+  Write("own", good);
+  const EtcdOptions options = *ParseEtcdUrl(etcd_->url());
+  const auto client = HttpClient::Make(*ParseUrl("https://" + options.hosts[0]),
+                                       {.ca_file = Cert("ca"), .cert_file = Cert("own"), .key_file = Key("own")});
+  ASSERT_TRUE(client.ok()) << client.status();
+  // The first request of a pool makes a new connection.
+  const auto ask = [&](int pool) {
+    return (*client)->Fetch({.target = "/version", .pool = pool}, testing::Never).status();
+  };
+  EXPECT_TRUE(ask(0).ok());
+  std::ofstream(Cert("own")) << stranger.certificate;  // its key is not there yet
+  EXPECT_TRUE(ask(1).ok());
+  Write("own", MakeCertificate("DNS:client", &ca_, -60));
+  EXPECT_TRUE(ask(2).ok()) << "one that has ended is not taken";
+  Write("own", stranger);
+  EXPECT_THAT(Said(ask(3)), HasSubstr("the server refuses the certificate " + Cert("own")));
+  EXPECT_TRUE(ask(0).ok()) << "an open connection goes on";
+  Write("own", good);
+  EXPECT_TRUE(ask(3).ok());
+
+  // A coordinator's client, which was refused.
+  Write("own", stranger);
+  EtcdOptions own = options;
+  own.ca = Cert("ca"), own.cert = Cert("own"), own.key = Key("own");
+  const auto etcd = EtcdClient::Make(own);
+  ASSERT_TRUE(etcd.ok()) << etcd.status();
+  EXPECT_FALSE((*etcd)->Get("a", After(seconds(5))).ok());
+  Write("own", good);
+  EXPECT_TRUE((*etcd)->Get("a", After(seconds(5))).ok());
+}
+
 std::string Options(const std::vector<const HttpPeer*>& members) {
   std::string out = "etcd://";
   for (const HttpPeer* m : members)
