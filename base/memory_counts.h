@@ -26,7 +26,11 @@ struct MemoryCounts {
   struct Place {
     int group = kPageGroup;
     uint32_t number = 0;
+    bool operator==(const Place&) const = default;
   };
+  uint32_t UnitOf(Place place) const {
+    return place.number + (place.group == kPageGroup ? 0 : num_blocks) + (place.group == kWindowGroup ? num_slots : 0);
+  }
   std::optional<Place> PlaceOf(uint32_t unit) const {
     for (const int group : {kPageGroup, kSlotGroup, kWindowGroup}) {
       if (unit < Of(group)) return Place{group, unit};

@@ -116,7 +116,10 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
   KeeperOptions keeper;
   keeper.requests.resume_timeout = std::chrono::seconds(options.resume_seconds);
   // Etcd keeps every version of a key for some time, so it is written less often; unwritten tokens are computed again.
-  if (standby != nullptr) keeper.write_interval = std::chrono::seconds(1);
+  if (standby != nullptr) {
+    keeper.write_interval = std::chrono::seconds(1);
+    keeper.units_at_once = 1000;
+  }
   auto state = StateKeeper::Start(*std::move(store), found, keeper);
   if (!state.ok()) return Annotate(state.status(), where);
   if (const size_t open = (*state)->open_requests(); open > 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "xxhash.h"
 
@@ -78,6 +79,11 @@ void BlockManager::Unpublish(BlockId id) {
   const auto [begin, end] = published_.equal_range(blocks_[id].entry->hash);
   published_.erase(std::find_if(begin, end, [id](const auto& e) { return e.second == id; }));
   blocks_[id].entry.reset();
+  Changed(id);
+}
+
+void BlockManager::Changed(BlockId id) {
+  if (!std::exchange(blocks_[id].changed, true)) changed_.push_back(id);
 }
 
 std::optional<BlockId> BlockManager::Allocate() {
@@ -123,6 +129,7 @@ ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::sp
                       .tokens = {tokens.begin(), tokens.end()},
                       .classes = {classes.begin(), classes.end()}};
   published_.emplace(hash, id);
+  Changed(id);
   return block.entry->chain;
 }
 
@@ -171,11 +178,68 @@ void BlockManager::Forget(BlockId id) {
   free_.push_back(id);
 }
 
+std::optional<CachedUnit> BlockManager::Content(BlockId id) const {
+  if (id >= num_blocks() || !blocks_[id].entry) return std::nullopt;
+  const Entry& e = *blocks_[id].entry;
+  return CachedUnit{.place = {kPageGroup, id},
+                    .step = e.step,
+                    .chain = e.chain,
+                    .parent = e.parent,
+                    .salt = e.salt,
+                    .tokens = e.tokens,
+                    .classes = e.classes};
+}
+
+std::vector<BlockId> BlockManager::TakeChanged(size_t most) {
+  std::vector<BlockId> out;
+  for (; !changed_.empty() && out.size() < most; changed_.pop_back()) {
+    const BlockId id = changed_.back();
+    if (id < num_blocks()) blocks_[id].changed = false;
+    out.push_back(id);
+  }
+  return out;
+}
+
+void BlockManager::Restore(const std::vector<CachedUnit>& units) {
+  std::vector<bool> taken(blocks_.size(), false);
+  for (const CachedUnit& u : units) {
+    const BlockId id = u.place.number;
+    const bool fits = prefix_cache_ && u.place.group == kPageGroup && id < num_blocks() && !taken[id] &&
+                      u.tokens.size() == block_size_ && u.classes.size() == block_size_ && u.parent < u.chain;
+    if (!fits) continue;
+    const uint64_t hash = hash_(u.salt, u.parent, u.tokens, u.classes);
+    // Of two with one content the older one was evicted: the newer one takes its place.
+    if (const auto older = Find(hash, u.salt, u.parent, u.tokens, u.classes)) {
+      cached_.erase(blocks_[*older].cached);
+      Unpublish(*older);
+      taken[*older] = false;
+    }
+    Block& block = blocks_[id];
+    block.entry = Entry{.salt = u.salt,
+                        .parent = u.parent,
+                        .chain = u.chain,
+                        .hash = hash,
+                        .step = u.step,
+                        .tokens = u.tokens,
+                        .classes = u.classes};
+    published_.emplace(hash, id);
+    block.cached = cached_.insert(cached_.end(), id);
+    taken[id] = true;
+  }
+  free_.erase(std::remove_if(free_.begin(), free_.end(), [&taken](BlockId id) { return taken[id]; }), free_.end());
+}
+
 void BlockManager::Shrink(uint32_t n) {
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    if (blocks_[id].entry) Changed(id);
+  }
   cached_.clear();
   published_.clear();
   blocks_.clear();
   blocks_.resize(n);
+  for (const BlockId id : changed_) {
+    if (id < n) blocks_[id].changed = true;
+  }
   free_.clear();
   for (uint32_t i = n; i > 0; --i) free_.push_back(i - 1);  // the lowest id goes first
 }

@@ -1,6 +1,7 @@
 // Hands out KV blocks and shares full ones between sequences by content. Pure: integers and hashes only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "coordinator/cache_index.h"
 
 namespace gyre {
 
@@ -74,6 +76,17 @@ class BlockManager {
   void Grow(uint32_t n);
   // Forgets the content that was published as of a later step. REQUIRES: no block has an owner.
   void ForgetAfter(uint64_t step);
+  // The content of a published block; nullopt: it has none.
+  std::optional<CachedUnit> Content(BlockId block) const;
+  // Blocks whose content came or went since the last call; at most so many, the others later. And whether there are
+  // any.
+  std::vector<BlockId> TakeChanged(size_t most);
+  bool changed() const { return !changed_.empty(); }
+  // Takes over the index of a manager of before, the longest unused first. What does not fit is left out. REQUIRES:
+  // nothing was allocated or published.
+  void Restore(const std::vector<CachedUnit>& units);
+  // Hands out chains above this one.
+  void SkipChains(ChainId chain) { next_chain_ = std::max(next_chain_, chain + 1); }
   // Forgets a block's content, if it has any and no owner.
   void Forget(BlockId block);
   // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
@@ -96,12 +109,14 @@ class BlockManager {
   struct Block {
     uint32_t references = 0;
     std::optional<Entry> entry;           // published content
+    bool changed = false;                 // it stands in changed_
     std::list<BlockId>::iterator cached;  // valid while cached
   };
 
   std::optional<BlockId> Find(uint64_t hash, uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
                               std::span<const RowClass> classes) const;
   void Unpublish(BlockId block);
+  void Changed(BlockId block);
   Status CheckPublished() const;
 
   const uint32_t block_size_;
@@ -110,6 +125,7 @@ class BlockManager {
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;
   std::list<BlockId> cached_;  // longest unused first
+  std::vector<BlockId> changed_;
   std::unordered_multimap<uint64_t, BlockId> published_;
   ChainId next_chain_ = kNoChain + 1;
 };

@@ -1,6 +1,8 @@
 #include "coordinator/chain_pool.h"
 
+#include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace gyre {
 
@@ -23,6 +25,7 @@ std::optional<BlockId> ChainPool::Allocate(bool snapshot) {
     from.pop_front();
     by_chain_.erase(units_[id].chain);
     units_[id].chain = kNoChain;
+    Changed(id);
   } else {
     return std::nullopt;
   }
@@ -57,7 +60,9 @@ bool ChainPool::Release(BlockId id, bool passing) {
 void ChainPool::Publish(ChainId chain, BlockId id, uint64_t step) {
   assert(units_[id].owners > 0 && units_[id].chain == kNoChain);
   units_[id].step = step;
-  if (chain != kNoChain && by_chain_.emplace(chain, id).second) units_[id].chain = chain;
+  if (chain == kNoChain || !by_chain_.emplace(chain, id).second) return;
+  units_[id].chain = chain;
+  Changed(id);
 }
 
 void ChainPool::ForgetAfter(uint64_t step) {
@@ -70,6 +75,7 @@ void ChainPool::ForgetAfter(uint64_t step) {
       }
       by_chain_.erase(unit.chain);
       unit.chain = kNoChain;
+      Changed(*it);
       free_.push_back(*it);
       it = list->erase(it);
     }
@@ -87,15 +93,74 @@ void ChainPool::ForgetUnit(BlockId id) {
   (unit.passing ? passing_ : kept_).erase(unit.place);
   by_chain_.erase(unit.chain);
   unit.chain = kNoChain;
+  Changed(id);
   free_.push_back(id);
 }
 
+void ChainPool::Changed(BlockId id) {
+  if (!std::exchange(units_[id].changed, true)) changed_.push_back(id);
+}
+
+std::optional<CachedUnit> ChainPool::Content(BlockId id, int group) const {
+  if (id >= units() || units_[id].chain == kNoChain) return std::nullopt;
+  const Unit& u = units_[id];
+  return CachedUnit{.place = {group, id},
+                    .step = u.step,
+                    .chain = u.chain,
+                    .tokens = {},
+                    .classes = {},
+                    .snapshot = u.number,
+                    .passing = u.passing};
+}
+
+std::vector<BlockId> ChainPool::TakeChanged(size_t most) {
+  std::vector<BlockId> out;
+  for (; !changed_.empty() && out.size() < most; changed_.pop_back()) {
+    const BlockId id = changed_.back();
+    if (id < units()) units_[id].changed = false;
+    out.push_back(id);
+  }
+  return out;
+}
+
+void ChainPool::Restore(const std::vector<CachedUnit>& stored) {
+  std::vector<bool> taken(units_.size(), false);
+  for (const CachedUnit& u : stored) {
+    last_number_ = std::max(last_number_, u.snapshot);
+    const BlockId id = u.place.number;
+    if (id >= units() || taken[id] || u.chain == kNoChain) continue;
+    if (const auto older = Find(u.chain)) {
+      Unit& before = units_[*older];
+      (before.passing ? passing_ : kept_).erase(before.place);
+      before.chain = kNoChain;
+      Changed(*older);
+      taken[*older] = false;
+    }
+    by_chain_[u.chain] = id;
+    Unit& unit = units_[id];
+    unit.chain = u.chain;
+    unit.step = u.step;
+    unit.number = u.snapshot;
+    unit.passing = u.passing;
+    std::list<BlockId>& to = u.passing ? passing_ : kept_;
+    unit.place = to.insert(to.end(), id);
+    taken[id] = true;
+  }
+  free_.erase(std::remove_if(free_.begin(), free_.end(), [&taken](BlockId id) { return taken[id]; }), free_.end());
+}
+
 void ChainPool::Forget(uint32_t n) {
+  for (BlockId id = 0; id < units(); ++id) {
+    if (units_[id].chain != kNoChain) Changed(id);
+  }
   by_chain_.clear();
   passing_.clear();
   kept_.clear();
   free_.clear();
   units_.assign(n, {});
+  for (const BlockId id : changed_) {
+    if (id < n) units_[id].changed = true;
+  }
   for (BlockId id = n; id > 0; --id) free_.push_back(id - 1);  // the lowest goes first
 }
 

@@ -62,6 +62,11 @@ class ChainPool {
   void Grow(uint32_t n);
   // Forgets the contents that were published as of a later step. REQUIRES: no unit has an owner.
   void ForgetAfter(uint64_t step);
+  // As BlockManager's, of this group.
+  std::optional<CachedUnit> Content(BlockId unit, int group) const;
+  std::vector<BlockId> TakeChanged(size_t most);
+  bool changed() const { return !changed_.empty(); }
+  void Restore(const std::vector<CachedUnit>& units);
   // Forgets the unit's content, if it has any and no owner.
   void ForgetUnit(BlockId unit);
   // Forgets all contents and owners; from now on there are so many units.
@@ -81,6 +86,7 @@ class ChainPool {
     uint32_t number = 0;
     uint64_t step = 0;
     bool passing = false;
+    bool changed = false;                // it stands in changed_
     std::list<BlockId>::iterator place;  // valid while it is kept
   };
 
@@ -89,6 +95,9 @@ class ChainPool {
   std::list<BlockId> passing_, kept_;  // longest unused first
   std::unordered_map<ChainId, BlockId> by_chain_;
   uint32_t last_number_ = 0;
+  std::vector<BlockId> changed_;
+
+  void Changed(BlockId unit);
 };
 
 }  // namespace gyre

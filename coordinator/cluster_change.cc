@@ -130,7 +130,8 @@ void ClusterState::Serve() {
     any_local |= m.info.local;
   }
   on_workers_ |= !all_local;
-  record_ = {.stages = {}, .num_blocks = num_blocks(), .on_workers = on_workers_, .drained = {}};
+  record_ = {
+      .stages = {}, .num_blocks = num_blocks(), .on_workers = on_workers_, .plan = plan_->epoch.number, .drained = {}};
   for (const StagePlan& s : plan_->stages) record_.stages.push_back({s.worker(), s.layers});
   record_changed_ = true;
   Do(ResumeNewRing{.epoch = plan_->epoch,

@@ -91,6 +91,14 @@ bool ClusterState::Adopt(Deadline now) {
     Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
     return false;
   }
+  if (policy_.has_cache && record.plan != 0) {
+    kept_ = Kept{.plan = draft->plan, .salt = SaltOf(draft->plan), .ids = {}, .taken_over = true};
+    kept_->plan.epoch.number = record.plan;
+    for (StagePlan& s : kept_->plan.stages) {
+      s.mirrored_by.clear();
+      kept_->ids[s.worker()] = members_.at(s.worker()).id;
+    }
+  }
   Begin(*draft, Why::kAutomatic, now);
   return true;
 }
@@ -339,7 +347,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
     Participant& p = participants[s.worker()];
     p.stage = static_cast<int>(i);
     p.copies = plan_ && (s.layers.begin < had.begin || s.layers.end > had.end);
-    if (recalls) p.copies = !RecallSources(kept_->plan, s.layers, s.worker(), survivors)->empty();
+    if (recalls) p.copies = kept_->taken_over || !RecallSources(kept_->plan, s.layers, s.worker(), survivors)->empty();
   }
   std::vector<Participant> list;
   std::map<std::string, uint64_t> ids;

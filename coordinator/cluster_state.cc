@@ -8,6 +8,7 @@ namespace {
 
 // If this many members die within this time, a request may be the cause.
 constexpr size_t kSuspiciousCrashes = 2;
+constexpr uint64_t kLateSteps = uint64_t{1} << 16;  // in flight, at most
 constexpr Duration kSuspiciousTime = std::chrono::minutes(10);
 
 }  // namespace
@@ -115,6 +116,8 @@ ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadlin
   Log(LogLevel::kInfo, fmt::format("{} joined from {}", info.name, info.host.empty() ? "this process" : info.host));
   if (info.name == trouble_with_) trouble_ = absl::OkStatus();
   seen_isas_.insert(info.isa);
+  // It may still get steps of a plan that is over.
+  if (info.last_step > 0) step_floor_ = std::max(step_floor_, info.last_step + kLateSteps);
   const std::string name = info.name;
   Member member;
   member.info = std::move(info);

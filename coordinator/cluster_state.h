@@ -235,6 +235,7 @@ class ClusterState {
     Plan plan;
     uint64_t salt = 0;
     std::map<std::string, uint64_t> ids;  // of its members
+    bool taken_over = false;  // the coordinator before had it: its members know what they have of the kept index
   };
   // A change that somebody asked for.
   struct Wanted {

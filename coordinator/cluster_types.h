@@ -40,6 +40,7 @@ struct MemberInfo {
   Transport transport = Transport::kAuto;  // its wish for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there, as last heard; 0 = not limited
+  uint64_t last_step = 0;                  // the highest number of a step that it has had
   LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
   MachineSpeed speed;                      // as it was measured
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
@@ -62,6 +63,7 @@ struct ClusterRecord {
   std::vector<Stage> stages;  // of the plan that serves, or served last; empty: none did
   uint32_t num_blocks = 0;    // of its KV cache
   bool on_workers = false;    // a plan over workers has served
+  uint64_t plan = 0;          // its number
   std::set<std::string> drained;
   bool operator==(const ClusterRecord&) const = default;
 };
@@ -103,6 +105,7 @@ struct ClusterPolicy {
   Duration adopt_wait = std::chrono::seconds(10);
   // Each stage's full pages are copied to another member, so that a recovery recalls them (docs/faults.md).
   bool mirror_kv = false;
+  bool has_cache = false;  // the coordinator before kept its cache's index
   // Plans by measured speeds.
   RebalanceRules rebalance;
   double row_bytes = 0;  // of a row's activations between two stages

@@ -31,6 +31,7 @@ void Engine::Impl::Loop() {
     Launch();
     HandOver();
     PublishStats();
+    PublishCache();
     Wait();
   }
 }
@@ -98,10 +99,23 @@ void Engine::Impl::PublishStats() {
   snapshot_.sequences.swap(list);
 }
 
+// Before there is a ring, the index is that of the process before.
+void Engine::Impl::PublishCache() {
+  constexpr size_t kMost = 1024;
+  if (!options_.on_cache || awaited_ || !scheduler_->cache_changed()) return;
+  const Deadline now = Clock::now();
+  if (now - cache_published_ < kListInterval) return;
+  cache_published_ = now;
+  options_.on_cache({.generation = generation_, .changes = scheduler_->TakeCacheChanges(kMost)});
+}
+
 // For a result, a command, or a deadline.
 void Engine::Impl::Wait() {
   Deadline deadline = RealTime(NextDeadline());
   if (sequences_stale_) deadline = std::min(deadline, sequences_published_ + kListInterval);
+  if (options_.on_cache && !awaited_ && scheduler_->cache_changed()) {
+    deadline = std::min(deadline, cache_published_ + kListInterval);
+  }
   if (ring_.from_last == nullptr) {
     inbox_.Wait(deadline);
     return;

@@ -14,6 +14,7 @@
 #include "base/member_load.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "coordinator/cache_index.h"
 #include "coordinator/request.h"
 #include "coordinator/scheduler.h"
 #include "model/tokenizer.h"
@@ -64,6 +65,11 @@ struct EngineOptions {
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.
   std::function<void(Epoch, const Status&)> on_broken;
+  // The index that the process before kept. The first Recall takes it over, and what members lack of it is forgotten.
+  CacheIndex cache;
+  // Changes of the index, on the engine's thread, soon after them; must not block. Empty: it is not kept.
+  std::function<void(CacheNews)> on_cache;
+  uint64_t generation = 1;   // of an index that begins here, above all before
   Tracer* tracer = nullptr;  // gets steps and requests as they go; outlives the engine. null: nothing is recorded
   NowFn now;                 // for deadlines, timeouts and usage; thread-safe. Empty = Clock::now
 };

@@ -117,6 +117,7 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     if (recallable_ && !ring->recalls) ForgetCache(num_blocks_);
     if (recallable_) scheduler_->Forget(ring->missing);
     recallable_ = false;
+    found_.clear();
     scheduler_->SkipSteps(ring->step_floor);
     ring_began_ = scheduler_->last_step();
     const uint32_t fixed = options_.steps_in_flight;
@@ -196,9 +197,18 @@ void Engine::Impl::Await(const Status& why, bool crashed, bool mirrored) {
 
 void Engine::Impl::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
   Post([this, step, recalled = std::move(recalled)] {
+    const bool takes_over = !recallable_ && !found_.empty();
+    if (takes_over) {
+      scheduler_->Restore(std::exchange(found_, {}));
+      generation_ = options_.cache.generation;
+      recallable_ = true;
+    }
     if (!recallable_) return recalled({});
     scheduler_->ForgetAfter(step ? std::max(*step, ring_began_) : 0);
-    recalled(scheduler_->RecallList());
+    UnitList list = scheduler_->RecallList();
+    // What the process before did after the index was kept is not known.
+    if (takes_over) list.steps = scheduler_->StepsOf(list.units);
+    recalled(std::move(list));
   });
 }
 
@@ -245,6 +255,7 @@ void Engine::Impl::OnLose(const Status& why) {
   recallable_ = false;
   EndAll(Failed{why});
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
+  ++generation_;
   scheduler_->Shrink(num_blocks_);
 }
 

@@ -24,7 +24,10 @@ namespace gyre {
 class Engine::Impl {
  public:
   explicit Impl(EngineOptions options)
-      : options_(std::move(options)), scheduler_(std::make_unique<Scheduler>(options_.scheduler)) {}
+      : options_(std::move(options)),
+        found_(options_.cache.units),
+        generation_(options_.generation),
+        scheduler_(std::make_unique<Scheduler>(options_.scheduler)) {}
 
   void Start();
   void Stop();
@@ -84,6 +87,7 @@ class Engine::Impl {
   void Launch();
   void HandOver();
   void PublishStats();
+  void PublishCache();
   void Wait();
   Deadline NextDeadline() const;
   bool serving() const { return ring_.from_last != nullptr && !draining_; }
@@ -167,6 +171,9 @@ class Engine::Impl {
   bool recallable_ = false;        // meanwhile the cache has what the lost ring had
   uint64_t ring_began_ = 0;        // the last step before the ring
   Deadline await_started_{};
+  std::vector<CachedUnit> found_;  // of the process before, until the first ring
+  uint64_t generation_;            // of the cache's index
+  Deadline cache_published_{};
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::map<SeqId, OpenQuestion> questions_;  // of running sequences' current incarnations

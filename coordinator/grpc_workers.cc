@@ -41,6 +41,7 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .transport = h.transport,
           .fetches = h.fetches,
           .disk = h.fetches ? h.disk : 0,
+          .last_step = h.last_step,
           .holds = h.holds.value_or(LayerRange{}),
           .speed = h.speed};
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_set>
 #include <utility>
 
 #include "coordinator/scheduler_state.h"
@@ -145,6 +144,8 @@ void Scheduler::Rep::LoseItem(Sequence* s) {
 
 Scheduler::Scheduler(const SchedulerOptions& options) : rep_(std::make_unique<Rep>(options)) {}
 Scheduler::~Scheduler() = default;
+Scheduler::Scheduler(Scheduler&&) noexcept = default;
+Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 
 Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   const SchedulerOptions& o = rep_->options;
@@ -268,51 +269,6 @@ void Scheduler::Rep::PreemptAll() {
 
 void Scheduler::PutBack() { rep_->PreemptAll(); }
 
-void Scheduler::ForgetAfter(uint64_t step) {
-  rep_->blocks.ForgetAfter(step);
-  rep_->slots.ForgetAfter(step);
-  rep_->window.ForgetAfter(step);
-  rep_->unfit = nullptr;
-  ++rep_->changes;
-}
-
-void Scheduler::Forget(std::span<const BlockId> units) {
-  for (const BlockId unit : units) {
-    const auto place = rep_->whole.PlaceOf(unit);
-    if (!place) continue;
-    if (place->group == kPageGroup) rep_->blocks.Forget(place->number);
-    if (place->group == kSlotGroup) rep_->slots.ForgetUnit(place->number);
-    if (place->group == kWindowGroup) rep_->window.ForgetUnit(place->number);
-  }
-  rep_->unfit = nullptr;
-  ++rep_->changes;
-}
-
-UnitList Scheduler::RecallList() const {
-  const Rep& r = *rep_;
-  const uint32_t slots = r.whole.num_blocks, window = slots + r.whole.num_slots;
-  UnitList list;
-  std::unordered_set<BlockId> listed;
-  const auto add = [&](BlockId unit) {
-    if (listed.insert(unit).second) list.units.push_back(unit);
-  };
-  for (const Rep::Sequence* s : r.waiting) {
-    const auto blocks = r.blocks.FindPrefix(r.SaltOf(*s), s->params.tokens, s->classes);
-    for (const BlockId block : blocks) {
-      add(block);
-      const ChainId chain = r.blocks.chain(block);
-      if (const auto slot = r.slots.Find(chain)) add(slots + *slot);
-      if (const auto unit = r.window.Find(chain)) add(window + *unit);
-    }
-  }
-  list.needed = static_cast<uint32_t>(list.units.size());
-  for (const BlockId unit : LiveBlocks()) add(unit);
-  return list;
-}
-
-void Scheduler::SkipSteps(uint64_t step) { rep_->next_step = std::max(rep_->next_step, step + 1); }
-uint64_t Scheduler::last_step() const { return rep_->next_step - 1; }
-
 std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   Rep& r = *rep_;
   r.PreemptAll();
@@ -347,14 +303,6 @@ void Scheduler::Grow(uint32_t num_blocks) {
   r.RaiseReserves();
   r.unfit = nullptr;  // whoever waits for blocks may have them now
   ++r.changes;
-}
-
-std::vector<BlockId> Scheduler::LiveBlocks() const {
-  std::vector<BlockId> live = rep_->blocks.Live();
-  const uint32_t slots = rep_->whole.num_blocks, window = slots + rep_->whole.num_slots;
-  for (BlockId slot : rep_->slots.Live()) live.push_back(slots + slot);
-  for (BlockId block : rep_->window.Live()) live.push_back(window + block);
-  return live;
 }
 
 Status Scheduler::Append(SeqId id, TokenId token) {

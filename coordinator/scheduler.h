@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "coordinator/cache_index.h"
 #include "coordinator/scheduler_types.h"
 #include "coordinator/steps_in_flight.h"
 
@@ -23,6 +24,8 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
+  Scheduler(Scheduler&&) noexcept;
+  Scheduler& operator=(Scheduler&&) noexcept;
 
   // kInvalidArgument: no tokens, or the id is known. kOutOfRange: the prompt and one more position can never
   // fit (with the numbers).
@@ -70,6 +73,14 @@ class Scheduler {
   void Forget(std::span<const BlockId> units);
   // What is cached, for a recall: first what the waiting sequences begin with, in the order in which they would come.
   UnitList RecallList() const;
+  // Takes over what another scheduler had cached, in any order; what does not fit is left out. REQUIRES: nothing has
+  // run.
+  void Restore(std::vector<CachedUnit> units);
+  // For a list of units that another process may have written since: the last steps that may have.
+  std::vector<uint64_t> StepsOf(std::span<const BlockId> units) const;
+  // The units whose content came or went since the last call; at most so many, the others later.
+  std::vector<CacheChange> TakeCacheChanges(size_t most);
+  bool cache_changed() const;
   // The next step has a higher number than this.
   void SkipSteps(uint64_t step);
   uint64_t last_step() const;  // that was launched; 0: none was

@@ -134,6 +134,7 @@ struct Scheduler::Rep {
   }
   void Leave(Sequence* s, Stage stage);
   void PreemptAll();
+  std::optional<CachedUnit> Content(MemoryCounts::Place place) const;  // scheduler_cache.cc
   void Settle(Sequence* s);
   void PublishLanded(Sequence* s);
   void ReleaseTable(std::vector<BlockId>* table);

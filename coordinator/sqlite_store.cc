@@ -19,6 +19,9 @@ namespace {
 constexpr int kSchema = 1;
 constexpr int kApplication = 0x47595245;  // "GYRE"
 
+// A process that doesn't know it leaves it as it is: then nothing of it is valid, as later steps write the pages.
+constexpr const char* kCacheTable = "CREATE TABLE IF NOT EXISTS cache (unit INTEGER PRIMARY KEY, entry BLOB NOT NULL)";
+
 constexpr const char* kTables = R"(
   CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
   CREATE TABLE request (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, request BLOB NOT NULL);
@@ -139,6 +142,8 @@ class SqliteStore : public StateStore {
         GYRE_RETURN_IF_ERROR(Execute("DELETE FROM token"));
         GYRE_RETURN_IF_ERROR(Execute("DELETE FROM request"));
       }
+      if (batch.cache_afresh) GYRE_RETURN_IF_ERROR(Execute("DELETE FROM cache"));
+      for (const auto& [unit, entry] : batch.cache) GYRE_RETURN_IF_ERROR(PutUnit(unit, entry));
       for (const std::string& id : batch.gone) GYRE_RETURN_IF_ERROR(Forget(id));
       for (const StateBatch::Begun& b : batch.begun) {
         GYRE_RETURN_IF_ERROR(Forget(b.id));
@@ -202,6 +207,14 @@ class SqliteStore : public StateStore {
     GYRE_ASSIGN_OR_RETURN(Statement* const put, Get("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"));
     return Check("writing " + key, put->Text(1, key).Blob(2, value).Run());
   }
+  Status PutUnit(uint64_t unit, const std::string& entry) {
+    GYRE_ASSIGN_OR_RETURN(Statement* const change,
+                          Get(entry.empty() ? "DELETE FROM cache WHERE unit = ?"
+                                            : "INSERT OR REPLACE INTO cache (unit, entry) VALUES (?, ?)"));
+    change->Int(1, static_cast<int64_t>(unit));
+    if (!entry.empty()) change->Blob(2, entry);
+    return Check("writing the cache's index", change->Run());
+  }
   StatusOr<std::string> GetMeta(const std::string& key) {
     Statement get;
     GYRE_RETURN_IF_ERROR(Check("reading it", get.Prepare(db_, "SELECT value FROM meta WHERE key = ?")));
@@ -223,6 +236,7 @@ class SqliteStore : public StateStore {
       GYRE_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA application_id = {}", kApplication).c_str()));
       GYRE_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA user_version = {}", kSchema).c_str()));
     }
+    GYRE_RETURN_IF_ERROR(Execute(kCacheTable));
     GYRE_ASSIGN_OR_RETURN(const uint64_t term, GetNumber("term"));
     GYRE_ASSIGN_OR_RETURN(found->cluster_id, GetNumber("cluster_id"));
     found->term = term == 0 ? first_term : term + 1;
@@ -246,6 +260,12 @@ class SqliteStore : public StateStore {
     GYRE_ASSIGN_OR_RETURN(found->serving, GetMeta("serving"));
     std::map<int64_t, size_t> places;
     int code = SQLITE_OK;
+    {
+      Statement cache;
+      GYRE_RETURN_IF_ERROR(Check("reading the cache's index", cache.Prepare(db_, "SELECT entry FROM cache")));
+      while ((code = cache.Step()) == SQLITE_ROW) found->cache.push_back(cache.Bytes(0));
+      if (code != SQLITE_DONE) return Check("reading the cache's index", code);
+    }
     {
       Statement requests;
       const char* const sql = "SELECT number, id, request FROM request ORDER BY number";

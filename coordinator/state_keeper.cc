@@ -54,6 +54,62 @@ std::string EncodeServing(const ServingRecord& record) {
   return out.SerializeAsString();
 }
 
+uint64_t KeyOf(const MemoryCounts::Place& place) {
+  return uint64_t{static_cast<uint32_t>(place.group)} << 32 | place.number;
+}
+
+std::string EncodeUnit(uint64_t generation, const CachedUnit& unit) {
+  v1::StoredUnit out;
+  out.set_generation(generation);
+  out.set_group(static_cast<uint32_t>(unit.place.group));
+  out.set_number(unit.place.number);
+  out.set_step(unit.step);
+  out.set_chain(unit.chain);
+  out.set_parent(unit.parent);
+  out.set_salt(unit.salt);
+  out.mutable_tokens()->Add(unit.tokens.begin(), unit.tokens.end());
+  for (const RowClass c : unit.classes) out.mutable_classes()->push_back(static_cast<char>(c));
+  out.set_snapshot(unit.snapshot);
+  out.set_passing(unit.passing);
+  return out.SerializeAsString();
+}
+
+StatusOr<CachedUnit> DecodeUnit(const std::string& bytes, uint64_t* generation) {
+  v1::StoredUnit message;
+  if (!message.ParseFromString(bytes) || message.group() > kWindowGroup) {
+    return DataLoss("a unit of the state's cache index can't be read");
+  }
+  *generation = message.generation();
+  CachedUnit unit{.place = {static_cast<int>(message.group()), message.number()},
+                  .step = message.step(),
+                  .chain = message.chain(),
+                  .parent = message.parent(),
+                  .salt = message.salt(),
+                  .tokens = {message.tokens().begin(), message.tokens().end()},
+                  .classes = {},
+                  .snapshot = message.snapshot(),
+                  .passing = message.passing()};
+  for (const char c : message.classes()) {
+    if (c != 0 && c != 1) return DataLoss("a row of the state's cache index is of class {}", static_cast<int>(c));
+    unit.classes.push_back(static_cast<RowClass>(c));
+  }
+  return unit;
+}
+
+// Those of the last generation.
+StatusOr<CacheIndex> DecodeCache(const std::vector<std::string>& entries) {
+  CacheIndex out;
+  for (const std::string& entry : entries) {
+    uint64_t generation = 0;
+    GYRE_ASSIGN_OR_RETURN(CachedUnit unit, DecodeUnit(entry, &generation));
+    if (generation < out.generation) continue;
+    if (generation > out.generation) out.units.clear();
+    out.generation = generation;
+    out.units.push_back(std::move(unit));
+  }
+  return out;
+}
+
 // A store may have a limit for the size of a value.
 size_t EndOfPiece(const std::vector<TokenEvent>& tokens, size_t at) {
   constexpr size_t kPiece = size_t{256} << 10, kToken = 16, kTop = 8;  // bytes
@@ -87,6 +143,7 @@ std::string EncodeCluster(const ClusterRecord& record) {
   }
   out.set_num_blocks(record.num_blocks);
   out.set_on_workers(record.on_workers);
+  out.set_plan(record.plan);
   for (const std::string& name : record.drained) out.add_drained(name);
   return out.SerializeAsString();
 }
@@ -100,6 +157,7 @@ StatusOr<ClusterRecord> DecodeCluster(const std::string& bytes) {
   }
   record.num_blocks = message.num_blocks();
   record.on_workers = message.on_workers();
+  record.plan = message.plan();
   record.drained.insert(message.drained().begin(), message.drained().end());
   return record;
 }
@@ -149,8 +207,10 @@ Status StateKeeper::Restore(const StoredState& found) {
                              .num_blocks = message.num_blocks(),
                              .block_size = message.block_size()};
   }
+  GYRE_ASSIGN_OR_RETURN(cache_, DecodeCache(found.cache));
   const Deadline now = Clock::now();
   MutexLock lock(&mutex_);
+  generation_ = cache_.generation;
   for (const StoredState::OpenRequest& stored : found.requests) {
     GYRE_ASSIGN_OR_RETURN(Request request, DecodeStored(stored));
     const bool ended = !stored.tokens.empty() && stored.tokens.back().empty();
@@ -182,6 +242,30 @@ void StateKeeper::Record(const ClusterRecord& record) {
   new_cluster_ = std::move(bytes);
   urgent_ = true;
   changed_.Signal();
+}
+
+void StateKeeper::Keep(const CacheNews& news) {
+  std::vector<std::pair<uint64_t, std::string>> units;
+  for (const CacheChange& c : news.changes) {
+    units.emplace_back(KeyOf(c.place), c.unit ? EncodeUnit(news.generation, *c.unit) : "");
+  }
+  MutexLock lock(&mutex_);
+  if (news.generation != generation_) {
+    generation_ = news.generation;
+    cache_afresh_ = true;
+    new_units_.clear();
+  }
+  for (auto& [key, entry] : units) new_units_[key] = std::move(entry);
+  changed_.Signal();
+}
+
+// As many as one write takes.
+void StateKeeper::TakeUnits(StateBatch* batch) {
+  batch->cache_afresh = std::exchange(cache_afresh_, false);
+  while (!new_units_.empty() && batch->cache.size() < options_.units_at_once) {
+    auto node = new_units_.extract(new_units_.begin());
+    batch->cache.emplace_back(node.key(), std::move(node.mapped()));
+  }
 }
 
 void StateKeeper::Begin(const Request& request, uint64_t reader, std::function<void()> durable) {
@@ -251,7 +335,7 @@ Deadline StateKeeper::NextWrite() const {
   // No request waits for a store that fails.
   if (urgent_) return last_write_.ok() ? written_at_ + kLeastGap : Deadline{};
   if (!last_write_.ok()) return written_at_ + kRetry;
-  const bool changed = book_.changed() || new_cluster_ || new_serving_;
+  const bool changed = book_.changed() || new_cluster_ || new_serving_ || cache_afresh_ || !new_units_.empty();
   return std::min(changed ? written_at_ + options_.write_interval : kNoDeadline, book_.deadline());
 }
 
@@ -276,6 +360,7 @@ void StateKeeper::Loop() {
         changes = book_.TakeChanges();
         batch.cluster = std::exchange(new_cluster_, std::nullopt);
         batch.serving = std::exchange(new_serving_, std::nullopt);
+        TakeUnits(&batch);
       }
     }
     if (try_it) {
@@ -288,6 +373,10 @@ void StateKeeper::Loop() {
       if (!status.ok()) {
         if (!new_cluster_) new_cluster_ = std::move(batch.cluster);
         if (!new_serving_) new_serving_ = std::move(batch.serving);
+        if (!cache_afresh_) {  // else they are void
+          for (auto& [key, entry] : batch.cache) new_units_.try_emplace(key, std::move(entry));
+        }
+        cache_afresh_ |= batch.cache_afresh;
       }
     }
     if (try_it) Tell(failed_before);

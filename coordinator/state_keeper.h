@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "coordinator/cache_index.h"
 #include "coordinator/cluster_types.h"
 #include "coordinator/request_book.h"
 #include "coordinator/state_store.h"
@@ -30,6 +32,7 @@ struct ServingRecord {
 struct KeeperOptions {
   BookLimits requests;
   Duration write_interval = std::chrono::milliseconds(50);  // of tokens; what begins is written at once
+  size_t units_at_once = 4096;                              // of the cache's index, in one write
 };
 
 // Thread-safe, and every call returns at once.
@@ -49,6 +52,9 @@ class StateKeeper {
   // Sets the model and settings that are served from now on. With another model, old requests and plan are forgotten.
   void Serve(const ServingRecord& record);
   void Record(const ClusterRecord& record);
+  // The index of the KV cache as the store had it at the start, and what changes in it.
+  const CacheIndex& cache() const { return cache_; }
+  void Keep(const CacheNews& news);
 
   // Requests: see RequestBook. What has no events yet may be taken up too.
   uint64_t NewReader() { return next_reader_++; }
@@ -66,6 +72,7 @@ class StateKeeper {
  private:
   StateKeeper(std::unique_ptr<StateStore> store, const StoredState& found, const KeeperOptions& options);
   Status Restore(const StoredState& found);
+  void TakeUnits(StateBatch* batch) GYRE_REQUIRES(mutex_);
   void Loop();
   void Tell(bool failed_before);
   Deadline NextWrite() const GYRE_REQUIRES(mutex_);
@@ -75,12 +82,16 @@ class StateKeeper {
   const uint64_t term_, cluster_id_;
   std::optional<ClusterRecord> cluster_;
   std::optional<ServingRecord> serving_;
+  CacheIndex cache_;
   std::atomic<uint64_t> next_reader_{1};
 
   mutable Mutex mutex_;
   CondVar changed_;
   RequestBook book_ GYRE_GUARDED_BY(mutex_);
   std::optional<std::string> new_cluster_ GYRE_GUARDED_BY(mutex_), new_serving_ GYRE_GUARDED_BY(mutex_);
+  uint64_t generation_ GYRE_GUARDED_BY(mutex_) = 0;  // of the store's index, and of what waits to be written
+  bool cache_afresh_ GYRE_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::string> new_units_ GYRE_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> waiting_ GYRE_GUARDED_BY(mutex_);  // for the next write
   bool urgent_ GYRE_GUARDED_BY(mutex_) = false;
   bool stopping_ GYRE_GUARDED_BY(mutex_) = false;

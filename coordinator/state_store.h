@@ -29,7 +29,14 @@ struct StateBatch {
     std::string tokens;  // EncodeTokens; "" = the request has ended here
   };
   std::vector<Tokens> tokens;  // of requests that have begun, in this batch or before; in order, without gaps
-  bool empty() const { return !cluster && !serving && !afresh && begun.empty() && tokens.empty() && gone.empty(); }
+  // The index of the KV cache: a StoredUnit for each key, "" = it is forgotten. With `cache_afresh` all that there is
+  // is forgotten first.
+  bool cache_afresh = false;
+  std::vector<std::pair<uint64_t, std::string>> cache;
+  bool empty() const {
+    return !cluster && !serving && !afresh && begun.empty() && tokens.empty() && gone.empty() && !cache_afresh &&
+           cache.empty();
+  }
 };
 
 struct StoredState {
@@ -41,6 +48,7 @@ struct StoredState {
     std::vector<std::string> tokens;  // in order
   };
   std::vector<OpenRequest> requests;
+  std::vector<std::string> cache;  // StoredUnits
 };
 
 // Used by one thread.

@@ -155,6 +155,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   if (o.state != nullptr) {
     c.record = o.state->cluster();
+    c.has_cache = !o.state->cache().units.empty();
     c.on_record = [state = o.state](const ClusterRecord& record) { state->Record(record); };
   }
   cluster_ = std::make_unique<Cluster>(std::move(c));
@@ -187,6 +188,11 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   e.tokenizer = model_->tokenizer();
   e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
+  if (o.state != nullptr) {
+    e.cache = o.state->cache();
+    e.generation = e.cache.generation + (uint64_t{1} << 16);
+    e.on_cache = [state = o.state](const CacheNews& news) { state->Keep(news); };
+  }
   e.on_broken = [cluster = cluster_.get()](Epoch epoch, const Status& why) { cluster->OnRingBroken(epoch, why); };
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
   ServiceLimits limits;

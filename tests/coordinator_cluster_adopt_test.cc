@@ -53,6 +53,58 @@ TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
   EXPECT_EQ(w.status().plan->epoch.term, 8u);
 }
 
+// The members say what they still have of the index that the coordinator before kept.
+TEST_F(ClusterAdoptTest, TheCacheIsUsedAgain) {
+  ClusterWorld& before = Serving(2);
+  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+  policy.term = 8;
+  policy.record = before.record;
+  policy.has_cache = true;
+  ClusterWorld& w = New(policy);
+  MemberInfo first = Holding(0, 4), second = Holding(4, 8);
+  first.last_step = 700, second.last_step = 900;
+  w.Join("w1", first).lacks = {3};
+  w.Join("w2", second).lacks = {3, 5};
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_THAT(w.engine_calls,
+              ElementsAre("await", "await", "await", fmt::format("recall {}", UINT64_MAX), "new 1 with the cache"));
+  EXPECT_THAT(w.missing, ElementsAre(3, 5));
+  EXPECT_GT(w.step_floor, 900u) << "later steps have higher numbers, whoever counts them";
+  EXPECT_TRUE(w.member("w1").ran->sources.empty()) << "nothing is copied";
+}
+
+TEST_F(ClusterAdoptTest, TheCacheIsForgottenWhereTheOthersGoOn) {
+  ClusterWorld& before = Serving(3);
+  ClusterPolicy policy = ClusterWorld::Policy(8, 3);
+  policy.term = 8;
+  policy.record = before.record;
+  policy.has_cache = true;
+  ClusterWorld& w = New(policy);
+  w.Join("w1", Holding(0, 3));
+  w.Join("w2", Holding(3, 6));
+  w.Advance(seconds(12));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("recall"))));
+}
+
+// One dies while they look what they have.
+TEST_F(ClusterAdoptTest, ALossMeanwhileEndsInAReplay) {
+  ClusterWorld& before = Serving(2);
+  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+  policy.term = 8;
+  policy.record = before.record;
+  policy.has_cache = true;
+  ClusterWorld& w = New(policy);
+  w.Join("w1", Holding(0, 4));
+  w.Join("w2", Holding(4, 8)).moves = false;
+  w.Advance(milliseconds(100));
+  w.Leave("w2");
+  w.Advance(seconds(3));
+  EXPECT_EQ(w.ranges(), "w1=0-7");
+  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+}
+
 TEST_F(ClusterAdoptTest, WithoutOneTheOthersGoOn) {
   ClusterWorld& w = Restarted(3);
   w.Join("w1", Holding(0, 3));

@@ -237,6 +237,47 @@ TEST(SchedulerSoak, FindsThatTheMirrorIsTrustedTooFar) {
   EXPECT_GE(found, 10);
 }
 
+WorldOptions RestartedOptions(uint64_t seed) {
+  WorldOptions options = MirroredOptions(seed);
+  options.ring_percent = 1;
+  options.mirror_percent = 0;
+  options.restart_percent = 12;
+  return options;
+}
+
+// Schedulers end, and the next ones go on with an index that lags behind the pages: never with a page that was written
+// since.
+TEST(SchedulerSoak, WhatIsTakenOverIsWhatThePagesHave) {
+  uint64_t take_overs = 0, taken = 0, stale = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SchedulerWorld world(RestartedOptions(seed));
+    for (int i = 0; i < 800; ++i) world.RandomEvent();
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    take_overs += world.take_overs();
+    taken += world.taken_over();
+    stale += world.stale();
+  }
+  EXPECT_GE(take_overs, 2000u);
+  EXPECT_GE(taken, 5000u);
+  EXPECT_GE(stale, 2000u);
+  RecordProperty("taken_over", std::to_string(taken));
+  RecordProperty("stale", std::to_string(stale));
+}
+
+// Without the stamps of the pages stale entries are used, and seen.
+TEST(SchedulerSoak, FindsThatAStaleIndexIsTrusted) {
+  int found = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    WorldOptions options = RestartedOptions(seed);
+    options.trusts_index = true;
+    SchedulerWorld world(options);
+    for (int i = 0; i < 800; ++i) world.RandomEvent();
+    found += world.problem().empty() ? 0 : 1;
+  }
+  EXPECT_GE(found, 20);
+}
+
 // The checker itself: a bug planted between scheduler and stages must be found.
 std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0, uint32_t window_blocks = 0) {
   WorldOptions options = RandomOptions(3);

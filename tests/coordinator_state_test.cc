@@ -25,6 +25,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 namespace fs = std::filesystem;
 
 class StateTest : public ::testing::Test {
@@ -253,6 +254,49 @@ TEST_F(StateTest, APlanARequestAndItsIdsComeBack) {
   EXPECT_FALSE(keeper->cluster());
 }
 
+CachedUnit Unit(uint32_t number, uint64_t chain) {
+  return {.place = {kPageGroup, number},
+          .step = 70 + chain,
+          .chain = chain,
+          .parent = chain - 1,
+          .salt = 0xfeedfacecafebeef,
+          .tokens = {5, 0, 99999},
+          .classes = {RowClass::kPrompt, RowClass::kPrompt, RowClass::kGenerated}};
+}
+const CachedUnit kSnapshot{
+    .place = {kSlotGroup, 7}, .step = 9, .chain = 3, .tokens = {}, .classes = {}, .snapshot = 4, .passing = true};
+
+TEST_F(StateTest, TheIndexOfTheCacheComesBack) {
+  {
+    auto keeper = Keep("s");
+    EXPECT_TRUE(keeper->cache().units.empty());
+    keeper->Keep(
+        {.generation = 3,
+         .changes = {{{kPageGroup, 1}, Unit(1, 10)}, {{kPageGroup, 2}, Unit(2, 11)}, {{kSlotGroup, 7}, kSnapshot}}});
+    keeper->Keep({.generation = 3, .changes = {{{kPageGroup, 2}, std::nullopt}, {{kPageGroup, 1}, Unit(1, 12)}}});
+    ASSERT_TRUE(keeper->Flush().ok());
+    keeper->Keep({.generation = 3, .changes = {{{kPageGroup, 4}, Unit(4, 13)}}});
+    ASSERT_TRUE(keeper->Flush().ok());
+    Crash("s", "c");
+  }
+  EXPECT_EQ(Keep("c")->cache().generation, 3u);
+  EXPECT_THAT(Keep("c")->cache().units, UnorderedElementsAre(Unit(1, 12), Unit(4, 13), kSnapshot));
+}
+
+// The chains of another scheduler mean something else.
+TEST_F(StateTest, AnotherGenerationTakesThePlaceOfTheIndex) {
+  {
+    auto keeper = Keep("s", {.units_at_once = 1});
+    keeper->Keep({.generation = 3, .changes = {{{kPageGroup, 1}, Unit(1, 10)}, {{kPageGroup, 2}, Unit(2, 11)}}});
+    ASSERT_TRUE(keeper->Flush().ok());
+    keeper->Keep({.generation = 4, .changes = {{{kPageGroup, 2}, Unit(2, 1)}}});
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(keeper->Flush().ok());
+    Crash("s", "c");
+  }
+  EXPECT_EQ(Keep("c")->cache().generation, 4u);
+  EXPECT_THAT(Keep("c")->cache().units, ElementsAre(Unit(2, 1)));
+}
+
 // More requests are stored than are kept without a reader.
 TEST_F(StateTest, AfterARestartRequestsUnderWayAreKeptBeforeEndedOnes) {
   constexpr int kOpen = 20, kEnded = 30;
@@ -310,11 +354,14 @@ TEST_F(StateTest, AFullDiskStopsNobodyAndIsMadeUpForLater) {
   EXPECT_FALSE((*keeper)->Flush().ok());
   EXPECT_TRUE(told);
   (*keeper)->OnEvent("meanwhile", 2, TokenEvent{.token = 4});
+  (*keeper)->Keep({.generation = 3, .changes = {{{kPageGroup, 4}, Unit(4, 13)}}});
+  EXPECT_FALSE((*keeper)->Flush().ok());
   (*keeper)->Forget("before", 1);
   f.failing = false;
   for (int i = 0; i < 400 && !(*keeper)->Flush().ok(); ++i) std::this_thread::sleep_for(milliseconds(10));
   Crash("s", "c");
   EXPECT_THAT(IdsOf(*Keep("c")->TakeUp("meanwhile", 0, 1)), ElementsAre(4));
+  EXPECT_THAT(Keep("c")->cache().units, ElementsAre(Unit(4, 13)));
 }
 
 // Streams over a keeper.

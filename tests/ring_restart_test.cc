@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "tests/testing/http_client.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/tiny_hybrid.h"
 
 namespace gyre {
 namespace {
@@ -127,6 +129,102 @@ TEST_F(RestartTest, EveryStreamGoesOnAndNoWorkerLoadsAgain) {
   }
   EXPECT_EQ(FetchStatus(ring.at())->failed(), 0u);
 }
+
+testing::TinyModelFile ModelOf(const std::string& name) {
+  if (name == "qwen35") return testing::TinyModelFile(testing::BuildTinyHybrid(name));
+  return testing::TinyModelFile(testing::TinyOptions{.arch = name, .layers = 6});
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  uint32_t cached = 0;  // of the prompt
+};
+Answer RunOver(const ClusterAddress& address, const Request& request) {
+  Answer out;
+  auto target = OpenRemote(address);
+  EXPECT_TRUE(target.ok()) << target.status();
+  if (!target.ok()) return out;
+  const Status status = (*target)->Run(request, [&out](const Event& event) {
+    if (const auto* t = std::get_if<TokenEvent>(&event)) out.tokens.push_back(t->token);
+    if (const auto* f = std::get_if<Finished>(&event)) out.cached = f->usage.cached_tokens;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return out;
+}
+
+// The number of a counter that GET /metrics has.
+double Metric(const std::string& http, const std::string& name) {
+  testing::HttpClient client(http);
+  if (!client.Request("GET", "/metrics", "Connection: close\r\n", "")) return -1;
+  while (client.Receive()) {
+  }
+  const std::string& text = client.input();
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size() + 2);
+}
+
+class RestartWithCacheTest : public RestartTest, public ::testing::WithParamInterface<const char*> {};
+
+// What the workers have of a prompt and of the texts under way is used again: hardly a row is computed a second time.
+TEST_P(RestartWithCacheTest, ThePagesOfTheWorkersAreUsedAgain) {
+  constexpr int kVocabulary = 90;
+  const testing::TinyModelFile model = ModelOf(GetParam());
+  auto alone = Runtime::Open(testing::OneProcess(model.path()));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  Ring ring(model.path(), {"--no-local", "--min-workers", "2", "--state", state_, "--http", "127.0.0.1:0"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Request idle = Ask(2, kVocabulary, 30);
+  while (idle.prompt.size() < 100) idle.prompt.push_back(static_cast<TokenId>(idle.prompt.size() % 80));
+  const std::vector<TokenId> expected = testing::RunOne((*alone)->engine(), idle).tokens;
+  EXPECT_EQ(RunOver(ring.at(), idle).tokens, expected);
+  constexpr uint32_t kTokens = 280;
+  Request running = Ask(4, kVocabulary, kTokens);
+  while (running.prompt.size() < 200) running.prompt.push_back(static_cast<TokenId>(running.prompt.size() % 70));
+  ClusterAddress address = ring.at();
+  address.reconnect = seconds(30);
+  for (int restart = 0; restart < 2; ++restart) {
+    const std::vector<TokenId> whole = testing::RunOne((*alone)->engine(), running).tokens;
+    std::atomic<size_t> came{0};
+    std::vector<TokenId> tokens;
+    Status status;
+    const auto target = OpenRemote(address);
+    ASSERT_TRUE(target.ok()) << target.status();
+    std::thread asks([&] {
+      status = (*target)->Run(running, [&](const Event& event) {
+        if (const auto* t = std::get_if<TokenEvent>(&event)) {
+          tokens.push_back(t->token);
+          ++came;
+        }
+      });
+    });
+    while (came < 100) std::this_thread::sleep_for(milliseconds(1));
+    // Nothing is computed for a moment, so that the index is written.
+    ring.worker(0).Kill(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(500));
+    const size_t before = came;
+    ring.worker(0).Kill(SIGCONT);
+    ring.Restart();
+    ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
+    const Answer again = RunOver(ring.at(), idle);
+    EXPECT_EQ(again.tokens, expected);
+    EXPECT_GE(again.cached + 8, idle.prompt.size()) << ring.serve().output();
+    asks.join();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(tokens, whole);
+    // What was not there before, and what came after the index was written last. Without the pages both prompts and
+    // the generated tokens would come to it; a state has no snapshot behind its prompt.
+    const double computed = Metric(ring.http(), "gyre_rows_total");
+    size_t most = kTokens - before + idle.max_new_tokens + 60;
+    if (std::string(GetParam()) == "qwen35") most += before;
+    EXPECT_GE(computed, 0);
+    EXPECT_LT(computed, static_cast<double>(most)) << ring.serve().output();
+    ++running.prompt[0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RestartWithCacheTest, ::testing::Values("llama", "gemma3", "qwen35"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // The client has sent its request, and knows nothing of what became of it.
 TEST_F(RestartTest, ARequestThatTheOldProcessNeverAnsweredIsAskedAgain) {

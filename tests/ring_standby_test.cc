@@ -168,6 +168,7 @@ TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
     batch.begun.push_back({name, "request of " + name});
     batch.tokens.push_back({name, 0, TokenPiece(5)});
   }
+  for (uint64_t i = 0; i < 250; ++i) batch.cache.emplace_back(uint64_t{2} << 32 | i, "unit " + std::to_string(i));
   batch.begun.push_back({"long", std::string((1 << 20) + 1, 'x')});
   batch.tokens.push_back({"long", 0, TokenPiece(5)});
   ASSERT_TRUE((*store)->Write(batch).ok());
@@ -177,7 +178,8 @@ TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
                                       {"r998", 5, TokenPiece(1)},
                                       {"r996", 7, TokenPiece(1)}}})
                   .ok());
-  ASSERT_TRUE((*store)->Write({.gone = {"r998"}, .begun = {{"r997", "anew"}}}).ok());
+  ASSERT_TRUE(
+      (*store)->Write({.gone = {"r998"}, .begun = {{"r997", "anew"}}, .cache = {{uint64_t{2} << 32 | 7, ""}}}).ok());
 
   StoredState next;
   auto other = OpenEtcdStore({.etcd = *etcd, .term = 4, .leads_since = lead(), .lost = {}}, &next);
@@ -186,6 +188,8 @@ TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
   EXPECT_EQ(next.cluster, "plan");
   EXPECT_EQ(next.serving, std::string("s\0\xff", 3));
   ASSERT_EQ(next.requests.size(), 249u);
+  EXPECT_EQ(next.cache.size(), 249u) << "one was forgotten";
+  EXPECT_EQ(next.cache[7], "unit 8");
   for (const StoredState::OpenRequest& r : next.requests) {
     EXPECT_NE(r.id, "r998");
     EXPECT_EQ(r.request, r.id == "r997" ? "anew" : "request of " + r.id);

@@ -52,7 +52,8 @@ class EtcdStore : public StateStore {
         return DataLoss("etcd: {}id is '{}', expected a number", root_, id);
       }
     }
-    return ReadRequests(found);
+    GYRE_RETURN_IF_ERROR(ReadRequests(found));
+    return ReadCache(found);
   }
 
   Status Write(const StateBatch& batch) override {
@@ -64,6 +65,12 @@ class EtcdStore : public StateStore {
     std::vector<EtcdOp> ops;
     if (batch.cluster) ops.push_back(EtcdOp::Put(root_ + "plan", *batch.cluster));
     if (batch.serving) ops.push_back(EtcdOp::Put(root_ + "serving", *batch.serving));
+    // The index may lose a part: each of its entries stands for itself.
+    if (batch.cache_afresh) GYRE_RETURN_IF_ERROR(Send({EtcdOp::Delete(Cache(), Behind(Cache()))}));
+    for (const auto& [unit, entry] : batch.cache) {
+      const std::string key = fmt::format("{}{:0{}x}", Cache(), unit, kDigits);
+      ops.push_back(entry.empty() ? EtcdOp::Delete(key, key + '\0') : EtcdOp::Put(key, entry));
+    }
     std::map<std::string, std::string> last_keys;  // of the requests that this batch begins
     for (const StateBatch::Begun& b : batch.begun) {
       if (b.request.size() > kMostBytes) {
@@ -95,6 +102,7 @@ class EtcdStore : public StateStore {
 
  private:
   std::string Requests() const { return root_ + "request/"; }
+  std::string Cache() const { return root_ + "cache/"; }
   // The request's own key; its tokens' keys begin with it.
   std::string Place(const std::string& id) const { return Requests() + id + "/"; }
 
@@ -207,6 +215,23 @@ class EtcdStore : public StateStore {
     std::stable_sort(entries.begin(), entries.end(),
                      [](const Entry& a, const Entry& b) { return a.created < b.created; });
     for (Entry& e : entries) found->requests.push_back(std::move(e.request));
+    return absl::OkStatus();
+  }
+
+  Status ReadCache(StoredState* found) {
+    constexpr int64_t kEntries = 1000;
+    std::string from = Cache();
+    int64_t revision = 0;
+    for (bool more = true; more;) {
+      GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page,
+                            client_->Read(from, Behind(Cache()), kEntries, revision, After(options_.patience)));
+      if (revision == 0) revision = page.revision;
+      more = page.more && !page.values.empty();
+      for (EtcdValue& v : page.values) {
+        from = v.key + '\0';
+        found->cache.push_back(std::move(v.value));
+      }
+    }
     return absl::OkStatus();
   }
 

@@ -210,6 +210,7 @@ class ClusterWorld {
   bool crashed = false;             // of the last loss
   bool mirrored = false;            // likewise: the engine keeps its cache
   std::vector<BlockId> missing;     // of what the last ring has of it
+  uint64_t step_floor = 0;          // of the last ring
   uint32_t num_blocks = 0;          // of the last Prepare that gave layers
   std::vector<std::string> probes;  // members that were asked to measure links; "": this process
   int commands_to_strangers = 0;
@@ -271,7 +272,10 @@ class ClusterWorld {
     m->prepared[epoch] = a.request;
     // A plan that is recalled is the last one that served, and its pages are at members that ran it or mirrored it.
     const uint64_t recalls = a.request.recalls;
-    if (recalls != 0 && (!last_ring_ || recalls != last_ring_->number)) Wrong("another plan is recalled");
+    const uint64_t recallable = last_ring_                            ? last_ring_->number
+                                : policy_.record && policy_.has_cache ? policy_.record->plan
+                                                                      : 0;
+    if (recalls != 0 && recalls != recallable) Wrong("another plan is recalled");
     m->ready = {.mirrored = recalls != 0 && m->mirror_of == recalls ? m->mirrored : std::nullopt};
     for (const LayerSource& s : a.request.sources) {
       if (!has(s.worker)) Wrong("pages are to come from a member that has left");
@@ -412,7 +416,7 @@ class ClusterWorld {
   }
   void Play(RecallCache& a) {
     if (ring_) Wrong("a cache is recalled while there is a ring");
-    if (!mirrored) Wrong("a cache is recalled that was forgotten");
+    if (!mirrored && (!policy_.has_cache || last_ring_)) Wrong("a cache is recalled that was forgotten");
     engine_calls.push_back(a.step ? fmt::format("recall {}", *a.step) : "recall nothing");
     recalled_ = a.epoch;
     After(std::chrono::milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now_)); });
@@ -431,6 +435,7 @@ class ClusterWorld {
     if (a.recalls && recalled_ != a.epoch) Wrong("the engine goes on with a cache that was not recalled");
     engine_calls.push_back(fmt::format("new {}{}", a.epoch.number, a.recalls ? " with the cache" : ""));
     missing = a.missing;
+    step_floor = a.step_floor;
     mirrored = false;
     last_ring_ = a.epoch;
     wiring_.reset();

@@ -27,6 +27,8 @@ struct WorldOptions {
   int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
   int mirror_percent = 0;                       // of events: a mirror copies some units; lost members are recalled
   double shift_rate = 0;                        // of full contexts: the sequence goes on with a part of its tokens
+  int restart_percent = 0;                      // of events: another scheduler takes over with an index that lags
+  bool trusts_index = false;                    // plants a bug: the members' stamps are not asked
   bool trusts_mirror = false;                   // plants a bug: what is cached is not compared with the mirror
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
@@ -41,7 +43,7 @@ class SchedulerWorld {
     windowed_.resize(size_t{o_.window_blocks} * o_.block_size);
     slots_.resize(o_.num_slots);
     for (const uint32_t units : {o_.num_blocks, o_.num_slots, o_.window_blocks})
-      groups_.push_back({.full = std::vector<uint64_t>(units), .copies = {}});
+      groups_.push_back({.full = std::vector<uint64_t>(units), .written = std::vector<uint64_t>(units), .copies = {}});
   }
 
   // The first violation; empty: none.
@@ -51,9 +53,12 @@ class SchedulerWorld {
 
   void RandomEvent() {
     if (!problem_.empty()) return;
-    const int most = 99 + options_.hold_percent + options_.ring_percent + options_.mirror_percent;
-    const int what = Between(0, most);
-    if (what > most - options_.mirror_percent) {
+    const int all = 99 + options_.hold_percent + options_.ring_percent + options_.mirror_percent;
+    const int most = all;
+    const int what = Between(0, most + options_.restart_percent);
+    if (what > most) {
+      Chance(0.15) ? TakeOver() : KeepIndex();
+    } else if (what > most - options_.mirror_percent) {
       CopyToMirror();
     } else if (what >= 100 + options_.hold_percent) {
       ChangeRing();
@@ -272,6 +277,7 @@ class SchedulerWorld {
       TakePreemptions();
       for (uint64_t& cell : cells_) cell = random_();
       for (Slot& slot : slots_) slot = {};
+      for (Group& group : groups_) std::fill(group.written.begin(), group.written.end(), 0);  // pools begin anew
       ++members_lost_;
     }
     // A ring of another plan: its mirror has what the one before had, and is not whole before a round is over.
@@ -280,6 +286,62 @@ class SchedulerWorld {
     ring_salt_ = static_cast<uint64_t>(Between(0, 2));
     scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
   }
+
+  // Some of the changes reach the store.
+  void KeepIndex() {
+    for (const CacheChange& c : scheduler_.TakeCacheChanges(static_cast<size_t>(Between(1, 8)))) {
+      const auto key = std::pair(c.place.group, c.place.number);
+      if (c.unit) {
+        index_[key] = *c.unit;
+      } else {
+        index_.erase(key);
+      }
+    }
+  }
+  // The process ends, and another one goes on with the stored index. Stages may compute some more steps of the old one.
+  void TakeOver() {
+    while (executed_ < flights_.size() && Chance(0.7)) ExecuteNext();
+    flights_.clear();
+    executed_ = 0;
+    const uint64_t last = scheduler_.last_step();  // that a member may have had
+    scheduler_ = Scheduler(o_);
+    std::vector<CachedUnit> units;
+    for (const auto& [key, unit] : index_) units.push_back(unit);
+    scheduler_.Restore(units);
+    const UnitList list = scheduler_.RecallList();
+    const std::vector<uint64_t> steps = scheduler_.StepsOf(list.units);
+    std::vector<BlockId> missing;
+    for (size_t i = 0; i < list.units.size(); ++i) {
+      const auto place = scheduler_counts().PlaceOf(list.units[i]);
+      const uint64_t written = groups_[static_cast<size_t>(place->group)].written[place->number];
+      if (written == 0 || written > steps[i]) missing.push_back(list.units[i]);
+    }
+    stale_ += missing.size();
+    taken_over_ += list.units.size() - missing.size();
+    if (!options_.trusts_index) scheduler_.Forget(missing);
+    scheduler_.SkipSteps(last);
+    scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
+    ForgetMirror();
+    whole_ = 0;
+    round_.reset();
+    for (auto& [id, s] : live_) {
+      SequenceParams p{
+          .tokens = s.tokens, .max_positions = s.max_positions, .needs_all_rows = s.all_rows, .salt = s.salt};
+      p.generated = static_cast<uint32_t>(s.tokens.size() - s.prompt);
+      Live fresh;
+      fresh.tokens = s.tokens, fresh.prompt = s.prompt, fresh.salt = s.salt;
+      fresh.max_positions = s.max_positions, fresh.all_rows = s.all_rows;
+      const Status status = scheduler_.Add(id, std::move(p));
+      if (!status.ok()) return Fail("Add after a restart: {}", Message(status));
+      fresh.incarnation = scheduler_.Incarnation(id);
+      s = std::move(fresh);
+    }
+    ++take_overs_;
+  }
+  MemoryCounts scheduler_counts() const { return o_.counts(); }
+  uint64_t take_overs() const { return take_overs_; }
+  uint64_t taken_over() const { return taken_over_; }  // units, in all of them
+  uint64_t stale() const { return stale_; }            // likewise: those that were written since
 
   // A part of a round: each group of units is asked for what became full since the round before, and steps may be
   // executed between any two of them.
@@ -310,7 +372,10 @@ class SchedulerWorld {
     for (uint64_t& cell : cells_) cell = random_();
     for (uint64_t& cell : windowed_) cell = random_();
     for (Slot& slot : slots_) slot = {};
-    for (Group& group : groups_) std::fill(group.full.begin(), group.full.end(), 0);
+    for (Group& group : groups_) {
+      std::fill(group.full.begin(), group.full.end(), 0);
+      std::fill(group.written.begin(), group.written.end(), 0);
+    }
     for (BlockId unit : scheduler_.LiveBlocks()) {
       size_t g = 0;
       for (; unit >= groups_[g].full.size(); ++g) unit -= static_cast<BlockId>(groups_[g].full.size());
@@ -321,6 +386,7 @@ class SchedulerWorld {
       }
       WriteUnit(g, unit, copy->second);
       groups_[g].full[unit] = 1;
+      groups_[g].written[unit] = computed_;
       ++recalled_;
     }
     for (Group& group : groups_) group.copies.clear(), group.since = 0;
@@ -397,7 +463,8 @@ class SchedulerWorld {
     Slot slot;
   };
   struct Group {
-    std::vector<uint64_t> full;  // the step in which each became full
+    std::vector<uint64_t> full;     // the step in which each became full
+    std::vector<uint64_t> written;  // and was last written
     uint64_t since = 0, next_since = 0;
     std::map<BlockId, Unit> copies;
   };
@@ -424,6 +491,13 @@ class SchedulerWorld {
   // As a stage stamps what its rows fill.
   void StampFull(const StepItem& item) {
     const uint32_t end = item.first_position + item.count;
+    for (uint32_t b = item.first_position / o_.block_size; b * o_.block_size < end; ++b) {
+      groups_[kPageGroup].written[item.blocks[b]] = computed_;
+      if (o_.window_blocks > 0) groups_[kWindowGroup].written[item.window.blocks[b - item.window.first]] = computed_;
+    }
+    for (const BlockId slot : {item.slots.slot, item.slots.copy}) {
+      if (o_.num_slots > 0 && slot != kNoBlock) groups_[kSlotGroup].written[slot] = computed_;
+    }
     for (uint32_t b = item.first_position / o_.block_size; (b + 1) * o_.block_size <= end; ++b) {
       groups_[kPageGroup].full[item.blocks[b]] = computed_;
       if (o_.window_blocks > 0) groups_[kWindowGroup].full[item.window.blocks[b - item.window.first]] = computed_;
@@ -755,6 +829,8 @@ class SchedulerWorld {
   uint64_t computed_ = 0;       // the last step that the stage saw
   uint64_t whole_ = 0;          // up to this step the mirror is whole
   uint64_t recalls_ = 0, recalled_ = 0;
+  std::map<std::pair<int, uint32_t>, CachedUnit> index_;  // as it is stored
+  uint64_t take_overs_ = 0, taken_over_ = 0, stale_ = 0;
   std::string problem_;
 };
 
