@@ -9,6 +9,9 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   add_test(NAME deploy_arm64_ring COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/arm64_ring $<TARGET_FILE:gyre>
                                           ${PROJECT_SOURCE_DIR}/models/demo.gguf ${PROJECT_SOURCE_DIR})
   add_test(NAME deploy_deb COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_deb ${PROJECT_BINARY_DIR})
+  add_test(NAME deploy_dockerfile COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_dockerfile ${PROJECT_SOURCE_DIR})
   set_tests_properties(deploy_package deploy_arm64_ring PROPERTIES LABELS slow TIMEOUT 180 SKIP_RETURN_CODE 77)
   set_tests_properties(deploy_deb PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)  # it fetches a Debian
+  # This one fetches two and compiles all of Gyre.
+  set_tests_properties(deploy_dockerfile PROPERTIES LABELS slow TIMEOUT 3600 SKIP_RETURN_CODE 77)
 endif()
