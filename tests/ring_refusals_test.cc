@@ -84,7 +84,7 @@ TEST_F(RefusalsTest, RefusalsHaveTheirSentence) {
     if (target.ok()) state = Message((*target)->Run(Ask(1, 96, 5), [](const Event&) {}));
   }
   EXPECT_THAT(state, HasSubstr("small needs"));
-  EXPECT_THAT(state, HasSubstr("GiB"));
+  EXPECT_THAT(state, HasSubstr("and has 1.0 KiB"));
 }
 
 TEST_F(RefusalsTest, AnotherTypeOfActivationsIsRefused) {
