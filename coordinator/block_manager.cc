@@ -190,15 +190,7 @@ std::optional<CachedUnit> BlockManager::Content(BlockId id) const {
                     .classes = e.classes};
 }
 
-std::vector<BlockId> BlockManager::TakeChanged(size_t most) {
-  std::vector<BlockId> out;
-  for (; !changed_.empty() && out.size() < most; changed_.pop_back()) {
-    const BlockId id = changed_.back();
-    if (id < num_blocks()) blocks_[id].changed = false;
-    out.push_back(id);
-  }
-  return out;
-}
+std::vector<BlockId> BlockManager::TakeChanged(size_t most) { return TakeChangedUnits(most, &changed_, &blocks_); }
 
 void BlockManager::Restore(const std::vector<CachedUnit>& units) {
   std::vector<bool> taken(blocks_.size(), false);
@@ -208,7 +200,7 @@ void BlockManager::Restore(const std::vector<CachedUnit>& units) {
                       u.tokens.size() == block_size_ && u.classes.size() == block_size_ && u.parent < u.chain;
     if (!fits) continue;
     const uint64_t hash = hash_(u.salt, u.parent, u.tokens, u.classes);
-    // Of two with one content the older one was evicted: the newer one takes its place.
+    // If two blocks have the same content, the older one was evicted, and the newer one replaces it.
     if (const auto older = Find(hash, u.salt, u.parent, u.tokens, u.classes)) {
       cached_.erase(blocks_[*older].cached);
       Unpublish(*older);

@@ -2,6 +2,7 @@
 // workers kept (docs/restart.md). Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -44,5 +45,18 @@ struct CacheNews {
   uint64_t generation = 0;
   std::vector<CacheChange> changes;
 };
+
+// Takes at most `most` numbers from the end of `changed`, and unmarks their units. A number that a cut left without a
+// unit is taken too.
+template <typename Unit>
+std::vector<BlockId> TakeChangedUnits(size_t most, std::vector<BlockId>* changed, std::vector<Unit>* units) {
+  std::vector<BlockId> out;
+  for (; !changed->empty() && out.size() < most; changed->pop_back()) {
+    const BlockId id = changed->back();
+    if (id < units->size()) (*units)[id].changed = false;
+    out.push_back(id);
+  }
+  return out;
+}
 
 }  // namespace gyre

@@ -113,15 +113,7 @@ std::optional<CachedUnit> ChainPool::Content(BlockId id, int group) const {
                     .passing = u.passing};
 }
 
-std::vector<BlockId> ChainPool::TakeChanged(size_t most) {
-  std::vector<BlockId> out;
-  for (; !changed_.empty() && out.size() < most; changed_.pop_back()) {
-    const BlockId id = changed_.back();
-    if (id < units()) units_[id].changed = false;
-    out.push_back(id);
-  }
-  return out;
-}
+std::vector<BlockId> ChainPool::TakeChanged(size_t most) { return TakeChangedUnits(most, &changed_, &units_); }
 
 void ChainPool::Restore(const std::vector<CachedUnit>& stored) {
   std::vector<bool> taken(units_.size(), false);

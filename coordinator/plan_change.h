@@ -103,7 +103,7 @@ class PlanChange {
   StageProgress progress() const;
   // The last progress of the participant's own loading; all 0: none.
   StageProgress progress(const std::string& worker) const;
-  // Of a recall: the units of the list that a member lacks.
+  // After a recall, the engine is told which units of the list a member lacks.
   const std::set<BlockId>& missing() const { return missing_; }
   uint64_t pages_moved() const { return pages_moved_; }
   uint64_t last_pages() const { return last_pages_; }

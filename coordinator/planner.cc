@@ -414,7 +414,7 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
     if (next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
     const std::string beside = m.holds.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(m.holds)) : "";
-    // What is here is not fetched, even if the disk became too small for it.
+    // Weights that the worker has are not fetched again, even if its disk became too small for them.
     const bool fetches = need.weights > (m.holds.size() > 0 ? RangeBytes(sizes, m.holds) : 0);
     if (m.disk != 0 && fetches && need.weights > m.disk) {
       out.push_back(

@@ -71,7 +71,7 @@ class Scheduler {
   void ForgetAfter(uint64_t step);
   // Forgets these units, numbered as for LiveBlocks. REQUIRES: nothing runs.
   void Forget(std::span<const BlockId> units);
-  // What is cached, for a recall: first what the waiting sequences begin with, in the order in which they would come.
+  // Lists the cached units for a recall. The prefixes of waiting sequences come first, in the order of admission.
   UnitList RecallList() const;
   // Takes over what another scheduler had cached, in any order; what does not fit is left out. REQUIRES: nothing has
   // run.

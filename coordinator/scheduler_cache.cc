@@ -1,4 +1,4 @@
-// What is cached, as lists: for a recall, for another plan's members, and for a process that comes after this one.
+// Lists of the cached units. A recall, the members of another plan and the next coordinator process use them.
 #include <algorithm>
 #include <unordered_set>
 

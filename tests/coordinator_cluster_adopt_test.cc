@@ -19,7 +19,7 @@ using ::testing::Not;
 class ClusterAdoptTest : public testing::ServingClusterTest {
  protected:
   // The coordinator of a cluster that served `ranges` is killed, and another one begins with its record.
-  ClusterWorld& Restarted(int workers, const std::string& ranges = "", bool local = false) {
+  ClusterWorld& Restarted(int workers, const std::string& ranges = "", bool local = false, bool has_cache = false) {
     ClusterWorld& before = Serving(workers, {}, local);
     if (!ranges.empty()) {
       before.Resize(ranges);
@@ -30,8 +30,11 @@ class ClusterAdoptTest : public testing::ServingClusterTest {
     ClusterPolicy policy = ClusterWorld::Policy(8, workers);
     policy.term = 8;
     policy.record = before.record;
+    policy.has_cache = has_cache;
     return New(policy);
   }
+  // Its record comes with an index of the KV cache.
+  ClusterWorld& RestartedWithCache(int workers) { return Restarted(workers, "", false, true); }
   // As a worker that kept its layers.
   static MemberInfo Holding(int begin, int end) { return {.holds = {begin, end}}; }
   std::string ranges_;
@@ -55,12 +58,7 @@ TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
 
 // The members say what they still have of the index that the coordinator before kept.
 TEST_F(ClusterAdoptTest, TheCacheIsUsedAgain) {
-  ClusterWorld& before = Serving(2);
-  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
-  policy.term = 8;
-  policy.record = before.record;
-  policy.has_cache = true;
-  ClusterWorld& w = New(policy);
+  ClusterWorld& w = RestartedWithCache(2);
   MemberInfo first = Holding(0, 4), second = Holding(4, 8);
   first.last_step = 700, second.last_step = 900;
   w.Join("w1", first).lacks = {3};
@@ -75,12 +73,7 @@ TEST_F(ClusterAdoptTest, TheCacheIsUsedAgain) {
 }
 
 TEST_F(ClusterAdoptTest, TheCacheIsForgottenWhereTheOthersGoOn) {
-  ClusterWorld& before = Serving(3);
-  ClusterPolicy policy = ClusterWorld::Policy(8, 3);
-  policy.term = 8;
-  policy.record = before.record;
-  policy.has_cache = true;
-  ClusterWorld& w = New(policy);
+  ClusterWorld& w = RestartedWithCache(3);
   w.Join("w1", Holding(0, 3));
   w.Join("w2", Holding(3, 6));
   w.Advance(seconds(12));
@@ -90,12 +83,7 @@ TEST_F(ClusterAdoptTest, TheCacheIsForgottenWhereTheOthersGoOn) {
 
 // One dies while they look what they have.
 TEST_F(ClusterAdoptTest, ALossMeanwhileEndsInAReplay) {
-  ClusterWorld& before = Serving(2);
-  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
-  policy.term = 8;
-  policy.record = before.record;
-  policy.has_cache = true;
-  ClusterWorld& w = New(policy);
+  ClusterWorld& w = RestartedWithCache(2);
   w.Join("w1", Holding(0, 4));
   w.Join("w2", Holding(4, 8)).moves = false;
   w.Advance(milliseconds(100));

@@ -21,6 +21,7 @@ using testing::Clients;
 using testing::OneProcess;
 using testing::Ring;
 using testing::RunOne;
+using testing::RunOver;
 
 constexpr int kVocab = 90;
 
@@ -48,23 +49,6 @@ bool Lost(const Ring& ring, uint64_t times) {
   return false;
 }
 
-struct Text {
-  std::vector<TokenId> tokens;
-  uint32_t cached = 0;  // of its prompt
-};
-Text RunOver(const Ring& ring, const Request& request) {
-  Text out;
-  auto target = OpenRemote(ring.address());
-  EXPECT_TRUE(target.ok()) << target.status();
-  if (!target.ok()) return out;
-  const Status status = (*target)->Run(request, [&out](const Event& event) {
-    if (const auto* t = std::get_if<TokenEvent>(&event)) out.tokens.push_back(t->token);
-    if (const auto* f = std::get_if<Finished>(&event)) out.cached = f->usage.cached_tokens;
-  });
-  EXPECT_TRUE(status.ok()) << status;
-  return out;
-}
-
 testing::TinyModelFile ModelOf(const std::string& name) {
   if (name == "qwen35") return testing::TinyModelFile(testing::BuildTinyHybrid(name));
   return testing::TinyModelFile(testing::TinyOptions{.arch = name, .layers = 6});
@@ -89,7 +73,7 @@ TEST_P(RingMirrorTest, APromptOutlivesEachOfTheStages) {
     Request request = Ask(2 * kill, kVocab, 30);
     while (request.prompt.size() < 100) request.prompt.push_back(static_cast<TokenId>(request.prompt.size() % 80));
     const std::vector<TokenId> expected = RunOne((*alone)->engine(), request).tokens;
-    EXPECT_EQ(RunOver(ring, request).tokens, expected);
+    EXPECT_EQ(RunOver(ring.at(), request).tokens, expected);
     ASSERT_TRUE(Mirrored(ring, 3));
     const auto status = FetchStatus(ring.address());
     ASSERT_TRUE(status.ok());
@@ -99,7 +83,7 @@ TEST_P(RingMirrorTest, APromptOutlivesEachOfTheStages) {
     ring.worker(found->second).Kill(SIGKILL);
     ASSERT_TRUE(Lost(ring, static_cast<uint64_t>(kill) + 1));
     ASSERT_TRUE(ring.Serves(2));
-    const Text again = RunOver(ring, request);
+    const testing::Answer again = RunOver(ring.at(), request);
     EXPECT_EQ(again.tokens, expected) << "without stage " << kill;
     EXPECT_GE(again.cached + 8, request.prompt.size()) << "without stage " << kill << ring.serve().output();
     found->second = static_cast<size_t>(3 + kill);

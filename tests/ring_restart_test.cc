@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProcessesTest;
 using testing::Ring;
+using testing::RunOver;
 
 constexpr int kVocab = 96;
 
@@ -135,23 +136,6 @@ testing::TinyModelFile ModelOf(const std::string& name) {
   return testing::TinyModelFile(testing::TinyOptions{.arch = name, .layers = 6});
 }
 
-struct Answer {
-  std::vector<TokenId> tokens;
-  uint32_t cached = 0;  // of the prompt
-};
-Answer RunOver(const ClusterAddress& address, const Request& request) {
-  Answer out;
-  auto target = OpenRemote(address);
-  EXPECT_TRUE(target.ok()) << target.status();
-  if (!target.ok()) return out;
-  const Status status = (*target)->Run(request, [&out](const Event& event) {
-    if (const auto* t = std::get_if<TokenEvent>(&event)) out.tokens.push_back(t->token);
-    if (const auto* f = std::get_if<Finished>(&event)) out.cached = f->usage.cached_tokens;
-  });
-  EXPECT_TRUE(status.ok()) << status;
-  return out;
-}
-
 // The number of a counter that GET /metrics has.
 double Metric(const std::string& http, const std::string& name) {
   testing::HttpClient client(http);
@@ -206,7 +190,7 @@ TEST_P(RestartWithCacheTest, ThePagesOfTheWorkersAreUsedAgain) {
     ring.worker(0).Kill(SIGCONT);
     ring.Restart();
     ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
-    const Answer again = RunOver(ring.at(), idle);
+    const testing::Answer again = RunOver(ring.at(), idle);
     EXPECT_EQ(again.tokens, expected);
     EXPECT_GE(again.cached + 8, idle.prompt.size()) << ring.serve().output();
     asks.join();

@@ -112,6 +112,23 @@ class Ring {
   std::shared_ptr<const Identity> identity_;
 };
 
+struct Answer {
+  std::vector<TokenId> tokens;
+  uint32_t cached = 0;  // of the prompt
+};
+inline Answer RunOver(const ClusterAddress& address, const Request& request) {
+  Answer out;
+  auto target = OpenRemote(address);
+  EXPECT_TRUE(target.ok()) << target.status();
+  if (!target.ok()) return out;
+  const Status status = (*target)->Run(request, [&out](const Event& event) {
+    if (const auto* t = std::get_if<TokenEvent>(&event)) out.tokens.push_back(t->token);
+    if (const auto* f = std::get_if<Finished>(&event)) out.cached = f->usage.cached_tokens;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return out;
+}
+
 inline Request Ask(int seed, int vocab, uint32_t tokens) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   Request r;
