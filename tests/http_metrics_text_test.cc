@@ -15,6 +15,7 @@ MemberStatus Member(std::string name, int begin, int end) {
   MemberStatus m;
   m.info.name = std::move(name);
   m.info.memory = 4000;
+  m.info.disk = 9000;
   m.layers = LayerRange{begin, end};
   m.load = {.busy = 0.25,
             .steps = 7,
@@ -383,6 +384,10 @@ gyre_worker_kv_bytes{worker="b"} 2000
 # TYPE gyre_worker_memory_bytes gauge
 gyre_worker_memory_bytes{worker="a"} 4000
 gyre_worker_memory_bytes{worker="b"} 4000
+# HELP gyre_worker_weights_room_bytes Room for weights on a worker's disk, in bytes; 0 where it fetches none.
+# TYPE gyre_worker_weights_room_bytes gauge
+gyre_worker_weights_room_bytes{worker="a"} 9000
+gyre_worker_weights_room_bytes{worker="b"} 9000
 # HELP gyre_worker_resident_bytes Bytes of a worker's process in physical memory.
 # TYPE gyre_worker_resident_bytes gauge
 gyre_worker_resident_bytes{worker="a"} 5000

@@ -190,6 +190,9 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
        [](M m) { return Number(m.kv_bytes); });
   each(MetricType::Gauge, "gyre_worker_memory_bytes", "Bytes that a worker offers for both; 0 = unknown.",
        [](M m) { return Number(m.info.memory); });
+  each(MetricType::Gauge, "gyre_worker_weights_room_bytes",
+       "Room for weights on a worker's disk, in bytes; 0 where it fetches none.",
+       [](M m) { return Number(m.info.disk); });
   each(MetricType::Gauge, "gyre_worker_resident_bytes", "Bytes of a worker's process in physical memory.",
        [](M m) { return Number(m.load.resident_bytes); });
   each(MetricType::Gauge, "gyre_worker_mirror_bytes", "Bytes of the mirror that a worker keeps of another's KV cache.",

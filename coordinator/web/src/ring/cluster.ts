@@ -41,6 +41,7 @@ export interface Member {
   isa: string;
   threads: number;
   memory_bytes: number; // 0: unknown
+  weights_room_bytes: number; // on its disk; 0: it fetches no weights
   weight_bytes: number;
   kv_bytes: number;
   layers: Layers | null;

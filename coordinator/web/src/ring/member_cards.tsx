@@ -100,6 +100,7 @@ function Card({
     member.isa,
     member.threads > 0 ? `${member.threads} threads` : '',
     member.address,
+    member.weights_room_bytes > 0 ? `room for ${bytes(member.weights_room_bytes)} of weights on disk` : '',
   ].filter(Boolean);
   return (
     <li class={`card member ${member.layers ? hueClass(member.name) : 'without'}`} data-member={member.name}>
