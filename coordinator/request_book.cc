@@ -71,11 +71,14 @@ void RequestBook::Leave(const std::string& id, uint64_t reader, Deadline now) {
   if (it == entries_.end() || it->second.reader != reader) return;
   it->second.reader = 0;
   it->second.until = now + limits_.resume_timeout;
-  QueueOf(it->second).insert(PlaceOf(it->second));
-  unattended_bytes_ += BytesOf(it->second);
-  while (ended_.size() + under_way_.size() > limits_.unattended || unattended_bytes_ > limits_.unattended_bytes) {
-    EraseFirst(ended_.empty() ? under_way_ : ended_);
+  Queue& queue = QueueOf(it->second);
+  queue.order.insert(PlaceOf(it->second));
+  queue.bytes += BytesOf(it->second);
+  while (ended_.order.size() + under_way_.order.size() > limits_.unattended ||
+         ended_.bytes + under_way_.bytes > limits_.unattended_bytes) {
+    EraseFirst(ended_.order.empty() ? under_way_ : ended_);
   }
+  while (restored_.order.size() > limits_.restored || restored_.bytes > limits_.restored_bytes) EraseFirst(restored_);
 }
 
 void RequestBook::Forget(const std::string& id, uint64_t reader) {
@@ -92,14 +95,16 @@ void RequestBook::Erase(const std::string& id) {
   entries_.erase(it);
 }
 
-void RequestBook::EraseFirst(const Queue& queue) { Erase(std::string(std::get<std::string>(*queue.begin()))); }
+void RequestBook::EraseFirst(const Queue& queue) { Erase(std::string(std::get<std::string>(*queue.order.begin()))); }
 
 // The request is no longer among those without a reader.
 void RequestBook::Attend(Entry* entry, uint64_t reader) {
   if (entry->until != kNoDeadline) {
-    QueueOf(*entry).erase(PlaceOf(*entry));
-    unattended_bytes_ -= BytesOf(*entry);
+    Queue& queue = QueueOf(*entry);
+    queue.order.erase(PlaceOf(*entry));
+    queue.bytes -= BytesOf(*entry);
   }
+  entry->restored = false;
   entry->until = kNoDeadline;
   entry->reader = reader;
   entry->counted = 0;
@@ -122,21 +127,22 @@ void RequestBook::Restore(Request request, bool ended, Deadline now) {
   Entry& e = entries_.at(id);
   e.stored = true;
   e.ended = e.end_written = ended;
+  e.restored = !ended;
   e.written = e.tokens.size();
   changed_.erase(id);
   Leave(id, 0, now);
 }
 
 void RequestBook::Tick(Deadline now) {
-  for (Queue* queue : {&ended_, &under_way_}) {
-    while (!queue->empty() && std::get<Deadline>(*queue->begin()) <= now) EraseFirst(*queue);
+  for (const Queue* queue : {&ended_, &under_way_, &restored_}) {
+    while (!queue->order.empty() && std::get<Deadline>(*queue->order.begin()) <= now) EraseFirst(*queue);
   }
 }
 
 Deadline RequestBook::deadline() const {
   Deadline first = kNoDeadline;
-  for (const Queue* queue : {&ended_, &under_way_}) {
-    if (!queue->empty()) first = std::min(first, std::get<Deadline>(*queue->begin()));
+  for (const Queue* queue : {&ended_, &under_way_, &restored_}) {
+    if (!queue->order.empty()) first = std::min(first, std::get<Deadline>(*queue->order.begin()));
   }
   return first;
 }

@@ -29,6 +29,9 @@ struct BookLimits {
   Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be taken up
   size_t unattended = 1024;                     // requests without a reader; ended ones go first, then the oldest
   size_t unattended_bytes = size_t{128} << 20;  // what these hold
+  // Those that were under way when the coordinator stopped are counted apart: their clients are on their way back.
+  size_t restored = 65536;
+  size_t restored_bytes = size_t{1} << 30;
 };
 
 // Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; calls for the stream of an earlier
@@ -84,15 +87,19 @@ class RequestBook {
     size_t written = 0;  // tokens in the store, or on their way there
     bool stored = false;
     bool ended = false, end_written = false;
+    bool restored = false;  // was under way at the last stop, and nobody has taken it up since
     uint64_t number = 0;  // in the order in which they began
     uint64_t reader = 0;  // 0: nobody
     Deadline until = kNoDeadline;
   };
   // Requests without a reader in the order in which they go: by the end of their time, then by their age.
-  using Queue = std::set<std::tuple<Deadline, uint64_t, std::string>>;
+  struct Queue {
+    std::set<std::tuple<Deadline, uint64_t, std::string>> order;
+    size_t bytes = 0;
+  };
   static size_t BytesOf(const Entry& entry);
-  Queue& QueueOf(const Entry& entry) { return entry.ended ? ended_ : under_way_; }
-  static Queue::value_type PlaceOf(const Entry& entry) {
+  Queue& QueueOf(const Entry& entry) { return entry.ended ? ended_ : entry.restored ? restored_ : under_way_; }
+  static std::tuple<Deadline, uint64_t, std::string> PlaceOf(const Entry& entry) {
     return {entry.until, entry.number, entry.request->take_up_id};
   }
   void Attend(Entry* entry, uint64_t reader);
@@ -104,8 +111,7 @@ class RequestBook {
   std::set<std::string> changed_;  // ids
   std::vector<std::string> gone_;  // of those that are stored
   uint64_t last_number_ = 0;
-  Queue ended_, under_way_;  // without a reader
-  size_t unattended_bytes_ = 0;
+  Queue ended_, under_way_, restored_;  // without a reader
 };
 
 }  // namespace gyre

@@ -118,20 +118,49 @@ TEST(RequestBookTest, TheOldestWithoutAReaderMakeRoom) {
   EXPECT_EQ(small.size(), 0u);
 }
 
-// A client may still read a request that has not ended; of the ended ones the last are most likely to be asked for.
-TEST(RequestBookTest, OfRestoredOnesThoseThatHaveEndedMakeRoomFirst) {
-  RequestBook book({.unattended = 4});
+// Their clients are on their way back, however many they are: the limits of those without a reader do not count them.
+TEST(RequestBookTest, RestoredOnesThatWereUnderWayAreAllKept) {
+  RequestBook book({.resume_timeout = seconds(60), .unattended = 1, .unattended_bytes = 1, .restored = 3});
   // The ids' order is that of no age.
-  const std::vector<std::pair<std::string, bool>> stored = {{"e", true},  {"b", false}, {"d", true},
-                                                            {"a", false}, {"f", true},  {"c", false}};
+  for (const char* id : {"c", "a", "b"}) book.Restore(Ask(id), false, At(0));
+  EXPECT_EQ(book.size(), 3u);
+  EXPECT_EQ(book.deadline(), At(60));
+  // Of more than can be held, those that began first go.
+  book.Restore(Ask("d"), false, At(1));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("c"));
+  // Taken up and left again, it is like any other.
+  EXPECT_TRUE(book.TakeUp("a", 0, 9).ok());
+  book.Leave("a", 9, At(2));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("a"));
+  book.Tick(At(60));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("b"));
+  book.Tick(At(61));
+  EXPECT_EQ(book.size(), 0u);
+}
+
+TEST(RequestBookTest, RestoredOnesAreBoundedInBytes) {
+  RequestBook book({.restored_bytes = 4096});
+  for (int i = 0; i < 1000; ++i) book.Restore(Ask(std::to_string(i)), false, At(0));
+  EXPECT_GT(book.size(), 2u);
+  EXPECT_LT(book.size(), 100u);
+  EXPECT_TRUE(book.TakeUp("999", 0, 9).ok());
+}
+
+// Of those that have ended the last are most likely to be asked for.
+TEST(RequestBookTest, OfRestoredOnesThatHaveEndedTheOldestMakeRoom) {
+  RequestBook book({.unattended = 2});
+  const std::vector<std::pair<std::string, bool>> stored = {{"e", true}, {"b", false}, {"d", true}, {"f", true}};
   for (const auto& [id, ended] : stored) book.Restore(Ask(id), ended, At(0));
-  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("e", "d"));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("e"));
   // A request that has ended goes first, although its time limit is later than that of those under way.
-  book.Begin(Ask("g"), 1);
-  book.Finish("g", 1);
-  book.Leave("g", 1, At(1));
+  book.Begin(Ask("u"), 1);
+  book.Leave("u", 1, At(0));
+  EXPECT_THAT(book.TakeChanges().gone, ElementsAre("d"));
+  book.Begin(Ask("g"), 2);
+  book.Finish("g", 2);
+  book.Leave("g", 2, At(1));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("f"));
-  for (const char* id : {"a", "b", "c", "g"}) EXPECT_TRUE(book.TakeUp(id, 0, 9).ok()) << id;
+  for (const char* id : {"b", "u", "g"}) EXPECT_TRUE(book.TakeUp(id, 0, 9).ok()) << id;
 }
 
 TEST(RequestBookTest, AnEndIsWrittenOnceAndTheOldestFirst) {

@@ -315,7 +315,7 @@ TEST_F(StateTest, AfterARestartRequestsUnderWayAreKeptBeforeEndedOnes) {
     ASSERT_TRUE(keeper->Flush().ok());
     Crash("s", "c");
   }
-  const auto keeper = Keep("c", {.requests = {.unattended = kOpen + 3}});
+  const auto keeper = Keep("c", {.requests = {.unattended = 3}});
   EXPECT_EQ(keeper->open_requests(), kOpen + 3u);
   for (int i = 0; i < kOpen; ++i) EXPECT_TRUE(keeper->TakeUp(open_id(i), 0, keeper->NewReader()).ok()) << i;
   for (int i = 0; i < kEnded; ++i) {
