@@ -246,7 +246,7 @@ TEST_F(SurvivingChaosTest, NoTextNoticesAnything) {
   address.reconnect = seconds(60);
   Clients clients(address, kVocab, 200);
   // Longer than requests are kept that have ended.
-  for (const Deadline warm = After(seconds(faults > 0 ? 6 : 1)); Clock::now() < warm;) clients.WaitForTokens(200);
+  for (const Deadline warm = After(seconds(6)); Clock::now() < warm;) clients.WaitForTokens(200);
   Footprint coordinator = FootprintOf(ring.serve()), worker;
   for (size_t w : chaos.alive()) {
     const Footprint f = FootprintOf(ring.worker(w));
