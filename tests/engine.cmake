@@ -7,7 +7,7 @@ if(GYRE_TESTS)
   target_sources(engine_tests PRIVATE testing/far_kind.cc)
   gyre_tests(golden_tests engine
     FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test worker_golden_state_test
-          worker_golden_test worker_scalar_forward_test worker_scalar_state_test
+          worker_golden_quantized_test worker_golden_test worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(golden_tests PRIVATE testing/far_kind.cc)
   gyre_tests(cli_tests engine
