@@ -334,7 +334,7 @@ class ClusterState {
   void Record(const Plan& plan, Duration took, uint64_t pages_moved, std::string result);
   uint64_t SaltOf(const Plan& plan) const;
 
-  // The status for operators (cluster_state.cc).
+  // The status for operators (cluster_status.cc).
   std::string Describe() const;
   std::string LeftOut() const;
   std::string ReplayNote() const;

@@ -88,8 +88,8 @@ class RequestBook {
     bool stored = false;
     bool ended = false, end_written = false;
     bool restored = false;  // was under way at the last stop, and nobody has taken it up since
-    uint64_t number = 0;  // in the order in which they began
-    uint64_t reader = 0;  // 0: nobody
+    uint64_t number = 0;    // in the order in which they began
+    uint64_t reader = 0;    // 0: nobody
     Deadline until = kNoDeadline;
   };
   // Requests without a reader in the order in which they go: by the end of their time, then by their age.

@@ -224,17 +224,26 @@ TEST(SchedulerSoak, WhatIsRecalledIsWhatWasLost) {
   RecordProperty("recalled", std::to_string(recalled));
 }
 
-// Without the comparison of steps stale pages are used, and seen.
-TEST(SchedulerSoak, FindsThatTheMirrorIsTrustedTooFar) {
+// Of so many seeds those whose world ends with a problem.
+int SeedsWithProblems(uint64_t seeds, const std::function<WorldOptions(uint64_t seed)>& options) {
   int found = 0;
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
-    WorldOptions options = MirroredOptions(seed);
-    options.trusts_mirror = true;
-    SchedulerWorld world(options);
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    SchedulerWorld world(options(seed));
     for (int i = 0; i < 800; ++i) world.RandomEvent();
     found += world.problem().empty() ? 0 : 1;
   }
-  EXPECT_GE(found, 10);
+  return found;
+}
+
+// Without the comparison of steps stale pages are used, and seen.
+TEST(SchedulerSoak, FindsThatTheMirrorIsTrustedTooFar) {
+  EXPECT_GE(SeedsWithProblems(30,
+                              [](uint64_t seed) {
+                                WorldOptions options = MirroredOptions(seed);
+                                options.trusts_mirror = true;
+                                return options;
+                              }),
+            10);
 }
 
 WorldOptions RestartedOptions(uint64_t seed) {
@@ -267,15 +276,13 @@ TEST(SchedulerSoak, WhatIsTakenOverIsWhatThePagesHave) {
 
 // Without the stamps of the pages stale entries are used, and seen.
 TEST(SchedulerSoak, FindsThatAStaleIndexIsTrusted) {
-  int found = 0;
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    WorldOptions options = RestartedOptions(seed);
-    options.trusts_index = true;
-    SchedulerWorld world(options);
-    for (int i = 0; i < 800; ++i) world.RandomEvent();
-    found += world.problem().empty() ? 0 : 1;
-  }
-  EXPECT_GE(found, 20);
+  EXPECT_GE(SeedsWithProblems(100,
+                              [](uint64_t seed) {
+                                WorldOptions options = RestartedOptions(seed);
+                                options.trusts_index = true;
+                                return options;
+                              }),
+            20);
 }
 
 // The checker itself: a bug planted between scheduler and stages must be found.
