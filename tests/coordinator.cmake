@@ -12,6 +12,9 @@ if(GYRE_TESTS)
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
           coordinator_leadership_test coordinator_request_book_test
     DEPS gyre_coordinator)
+  # Long, without memory of their own: asan_all alone has them under AddressSanitizer.
+  set_tests_properties(coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_cluster_explore_test
+                       PROPERTIES LABELS "unit;pure")
   add_test(NAME coordinator_cluster_explore_deep COMMAND coordinator_tests --gtest_filter=ClusterExploreTest.*)
   set_tests_properties(coordinator_cluster_explore_deep PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
                GYRE_EXPLORE_DEPTH=4)

@@ -22,7 +22,7 @@ after(() => browser?.close());
 
 const status = async () => (await fetch(`${url}/v1/cluster`)).json();
 // Tokens of an answer during which there is time to do something.
-const kLong = Number(process.env.GYRE_LONG ?? 12000);
+const kLong = Number(process.env.GYRE_LONG ?? 6000);
 const kPrompt = 'Tell me a story about a little fox.';
 
 // Long answers: the tokens that end one are forbidden, and it is so hot that no text repeats itself. The page has no such
