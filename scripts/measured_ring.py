@@ -17,6 +17,17 @@ DEMO = os.path.join(ROOT, "models/demo.gguf")
 GYRE = os.environ.get("GYRE", os.path.join(ROOT, "build/release/cli/gyre"))
 
 
+def command_line(doc, least=0):
+    """The words behind the program's name. With --help, or with fewer than `least` of them, the program explains itself and ends."""
+    words = sys.argv[1:]
+    if "-h" in words or "--help" in words:
+        print(doc)
+        sys.exit(0)
+    if len(words) < least:
+        sys.exit(doc)
+    return words
+
+
 class Ring:
     """`gyre serve MODEL --no-local FLAGS...` and its workers. FOLDER in a flag stands for a folder that lives as long as the ring. Used as a
     context: at its end all processes are killed."""

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "proto/channel.h"
 #include "proto/convert.h"
 #include "weights/remote_weights.h"
 
