@@ -1,4 +1,5 @@
 // The engine over real stages of a tiny seeded model: failures, cancellation, and exactly one end for each request.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

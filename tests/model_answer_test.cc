@@ -4,6 +4,7 @@
 #include "model/answer_splitter.h"
 #include "model/chat_template.h"
 #include "model/utf8.h"
+#include "model/weights.h"
 #include "tests/testing/gguf_writer.h"
 
 namespace gyre {

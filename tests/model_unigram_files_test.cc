@@ -8,6 +8,7 @@
 #include "model/hf/json.h"
 #include "model/hf/tokenizer_json.h"
 #include "model/unigram.h"
+#include "model/utf8.h"
 #include "model/weights.h"
 #include "tests/testing/charsmap_writer.h"
 #include "tests/testing/gguf_writer.h"

@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "base/crc32c.h"
+#include "transport/frame.h"
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tcp_pair.h"
 

@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "identity/authority.h"
+#include "proto/channel.h"
 #include "proto/convert.h"
 
 namespace gyre {
