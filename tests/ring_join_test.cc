@@ -23,6 +23,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace testing;
+using testing::Ring;
 
 class JoinTest : public ProcessesTest {
  protected:

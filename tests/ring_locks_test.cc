@@ -27,6 +27,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace testing;
+using testing::Ring;
 
 class LocksTest : public ProcessesTest {
  protected:
