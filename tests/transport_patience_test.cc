@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "base/crc32c.h"
-#include "transport/frame.h"
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tcp_pair.h"
+#include "transport/frame.h"
 
 namespace gyre {
 namespace {
