@@ -53,16 +53,24 @@ uint64_t LongestWait(const SchedulerOptions& o) {
   return 8 + uint64_t{turns} * o.max_in_flight;
 }
 
+// For each seed from 1 to `seeds` a world has so many events and runs dry; `add` counts what happened in it.
+void RunWorlds(uint64_t seeds, int events, const std::function<WorldOptions(uint64_t seed)>& options,
+               const std::function<void(uint64_t seed, const SchedulerWorld&)>& add) {
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    SchedulerWorld world(options(seed));
+    for (int i = 0; i < events; ++i) world.RandomEvent();
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    add(seed, world);
+  }
+}
+
 // A soak that reaches nothing tests nothing: the events of all seeds together must have caused plenty of each.
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;
   uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0, members_lost = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
-    SchedulerWorld world(RandomOptions(seed));
-    for (int i = 0; i < 600; ++i) world.RandomEvent();
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+  RunWorlds(400, 600, RandomOptions, [&](uint64_t seed, const SchedulerWorld& world) {
     events += world.events();
     holds += world.holds();
     shifts += world.shifts();
@@ -83,7 +91,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     sum.replayed_rows += stats.replayed_rows;
     sum.computed_rows += stats.computed_rows;
     sum.steps += stats.steps;
-  }
+  });
   EXPECT_GE(events, 200000u);
   EXPECT_GE(sum.preemptions, 1000u);
   EXPECT_GE(sum.cached_positions, 10000u);
@@ -207,16 +215,12 @@ WorldOptions MirroredOptions(uint64_t seed) {
 // Members are lost, and what their mirrors have is used again: never a page that is older than its text.
 TEST(SchedulerSoak, WhatIsRecalledIsWhatWasLost) {
   uint64_t recalls = 0, recalled = 0, cached = 0, lost = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
-    SchedulerWorld world(MirroredOptions(seed));
-    for (int i = 0; i < 800; ++i) world.RandomEvent();
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+  RunWorlds(300, 800, MirroredOptions, [&](uint64_t, const SchedulerWorld& world) {
     recalls += world.recalls();
     recalled += world.recalled();
     lost += world.members_lost();
     cached += world.stats().cached_positions;
-  }
+  });
   EXPECT_GE(recalls, 1000u);
   EXPECT_GE(lost, recalls + 200);
   EXPECT_GE(recalled, 3000u);
@@ -224,7 +228,7 @@ TEST(SchedulerSoak, WhatIsRecalledIsWhatWasLost) {
   RecordProperty("recalled", std::to_string(recalled));
 }
 
-// Of so many seeds those whose world ends with a problem.
+// Returns how many of the worlds with seeds from 1 to `seeds` have a problem after 800 events.
 int SeedsWithProblems(uint64_t seeds, const std::function<WorldOptions(uint64_t seed)>& options) {
   int found = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -258,15 +262,11 @@ WorldOptions RestartedOptions(uint64_t seed) {
 // since.
 TEST(SchedulerSoak, WhatIsTakenOverIsWhatThePagesHave) {
   uint64_t take_overs = 0, taken = 0, stale = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
-    SchedulerWorld world(RestartedOptions(seed));
-    for (int i = 0; i < 800; ++i) world.RandomEvent();
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+  RunWorlds(300, 800, RestartedOptions, [&](uint64_t, const SchedulerWorld& world) {
     take_overs += world.take_overs();
     taken += world.taken_over();
     stale += world.stale();
-  }
+  });
   EXPECT_GE(take_overs, 2000u);
   EXPECT_GE(taken, 5000u);
   EXPECT_GE(stale, 2000u);

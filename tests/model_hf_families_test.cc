@@ -17,7 +17,7 @@
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/logits_distance.h"
-#include "tests/testing/ring_runner.h"
+#include "tests/testing/prompt_logits.h"
 #include "tests/testing/safetensors_writer.h"
 #include "tests/testing/shared_data.h"
 #include "tests/testing/tiny_hybrid.h"
@@ -365,13 +365,7 @@ testing::Logits LogitsOf(const std::string& path, const std::vector<TokenId>& id
   o.kv_type = "f32";
   o.ctx = 256;
   o.quiet = true;
-  auto ring = Runtime::Open(o);
-  EXPECT_TRUE(ring.ok()) << ring.status();
-  if (!ring.ok()) return {};
-  Request rows;
-  rows.prompt = ids;
-  rows.prompt_logits = true;
-  return testing::RunOne((*ring)->engine(), rows).logits;
+  return testing::PromptLogits(o, ids);
 }
 
 class HfFamilies : public ::testing::Test {

@@ -15,7 +15,7 @@
 #include "model/hf/safetensors.h"
 #include "runtime/runtime.h"
 #include "tests/testing/gguf_writer.h"
-#include "tests/testing/ring_runner.h"
+#include "tests/testing/prompt_logits.h"
 #include "tests/testing/safetensors_writer.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -197,15 +197,10 @@ class HfTest : public ::testing::Test {
     o.kv_type = "f32";
     o.quiet = true;
     o.isa = "avx2";
-    auto ring = Runtime::Open(o);
-    EXPECT_TRUE(ring.ok()) << ring.status();
-    if (!ring.ok()) return {};
-    Request rows;
-    for (TokenId i = 0; i < 24; ++i) rows.prompt.push_back(3 + i * 7 % 90);
-    rows.prompt_logits = true;
-    const auto outcome = testing::RunOne((*ring)->engine(), rows);
+    std::vector<TokenId> ids;
+    for (TokenId i = 0; i < 24; ++i) ids.push_back(3 + i * 7 % 90);
     std::vector<float> out;
-    for (const auto& row : outcome.logits) out.insert(out.end(), row.begin(), row.end());
+    for (const auto& row : testing::PromptLogits(o, ids)) out.insert(out.end(), row.begin(), row.end());
     return out;
   }
   static double Difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -1,20 +1,21 @@
 // Families of 2025 and 2026 with quantized weights: what rounding activations costs, beside what it costs a peer.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "model/quantize.h"
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
-#include "tests/testing/ring_runner.h"
+#include "tests/testing/kernel_test.h"
+#include "tests/testing/prompt_logits.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
 
 namespace gyre {
 namespace {
 
-// The relative error of the middle row, as ik_llama.cpp 8337e4cd3 has it for the same files with the same instruction
+// The relative error of the median row, as ik_llama.cpp 8337e4cd3 has it for the same files with the same instruction
 // set and an f16 KV cache. Other families are none that it computes at these shapes: its f16 logits are wrong, too.
 struct QuantizedCase {
   const char* name;
@@ -27,9 +28,7 @@ constexpr QuantizedCase kQuantized[] = {
     {"tiny-glm4moe-s0", true, 3.17e-2, 3.33e-2, 3.23e-2},   {"tiny-minimax-m2-s0", true, 3.39e-2, 3.28e-2, 8.47e-2},
 };
 
-using LogitRows = std::vector<std::vector<float>>;
-
-LogitRows LogitsOf(const std::string& model, const std::vector<TokenId>& ids, Isa isa, bool exact) {
+testing::Logits LogitsOf(const std::string& model, const std::vector<TokenId>& ids, Isa isa, bool exact) {
   RuntimeOptions o;
   o.model = model;
   o.stages = 2;
@@ -40,27 +39,7 @@ LogitRows LogitsOf(const std::string& model, const std::vector<TokenId>& ids, Is
   o.quiet = true;
   o.chunk = 17;
   o.exact = exact;
-  auto ring = Runtime::Open(o);
-  EXPECT_TRUE(ring.ok()) << ring.status();
-  if (!ring.ok()) return {};
-  Request rows;
-  rows.prompt = ids;
-  rows.prompt_logits = true;
-  return testing::RunOne((*ring)->engine(), rows).logits;
-}
-
-double MiddleRowError(const LogitRows& got, const LogitRows& expected) {
-  std::vector<double> errors;
-  for (size_t r = 0; r < got.size(); ++r) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < got[r].size(); ++i) {
-      error += std::pow(static_cast<double>(got[r][i]) - static_cast<double>(expected[r][i]), 2);
-      norm += std::pow(static_cast<double>(expected[r][i]), 2);
-    }
-    errors.push_back(std::sqrt(error / norm));
-  }
-  std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2), errors.end());
-  return errors[errors.size() / 2];
+  return testing::PromptLogits(o, ids);
 }
 
 class QuantizedGolden : public ::testing::TestWithParam<Isa> {};
@@ -70,7 +49,6 @@ TEST_P(QuantizedGolden, RoundsNoMoreThanAPeer) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the models are not there";
   if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
   if (testing::kSanitized) GTEST_SKIP() << "sanitized: worker_golden_test has the same code paths";
-  if (GetParam() == Isa::kRef) GTEST_SKIP() << "the reference rounds no activations";
   if (!PrefillMatchesDecode(GetParam())) GTEST_SKIP() << "bf16 rounds prompts more than the peer does";
   const std::string dir = testing::SharedData("golden2026/");
   const auto ids = testing::ReadNumbers<TokenId>(dir + "ids.txt");
@@ -84,11 +62,12 @@ TEST_P(QuantizedGolden, RoundsNoMoreThanAPeer) {
       const auto report =
           QuantizeFile(dir + c.name + "-f16.gguf", file, {.type = type, .overwrite = true, .progress = {}});
       ASSERT_TRUE(report.ok()) << report.status();
-      const LogitRows got = LogitsOf(file, ids, GetParam(), false), expected = LogitsOf(file, ids, GetParam(), true);
+      const testing::Logits got = LogitsOf(file, ids, GetParam(), false);
+      const testing::Logits exact = LogitsOf(file, ids, GetParam(), true);
       std::remove(file.c_str());
       ASSERT_EQ(got.size(), ids.size());
-      ASSERT_EQ(expected.size(), ids.size());
-      const double ratio = MiddleRowError(got, expected) / peer;
+      ASSERT_EQ(exact.size(), ids.size());
+      const double ratio = testing::MedianRow(exact, got) / peer;
       EXPECT_LE(ratio, c.experts ? 1.5 : 1.3);
       EXPECT_GE(ratio, 0.2) << "activations were not rounded";
       logs += std::log(ratio);
@@ -100,12 +79,7 @@ TEST_P(QuantizedGolden, RoundsNoMoreThanAPeer) {
   EXPECT_LE(mean, 1.10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, QuantizedGolden, ::testing::ValuesIn(BuiltIsas().begin(), BuiltIsas().end()),
-                         [](const auto& info) {
-                           std::string name = IsaName(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Isa, QuantizedGolden, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
 
 }  // namespace
 }  // namespace gyre

@@ -6,6 +6,9 @@
 
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/kernel_test.h"
+#include "tests/testing/logits_distance.h"
+#include "tests/testing/prompt_logits.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -45,22 +48,15 @@ constexpr GoldenCase kCases2026[] = {
     {"tiny-gemma4-moe-s0-f16", 2.41e-3, true},      {"tiny-gemma4-e-s0-f16", 2.39e-3, true},
 };
 
-using testing::ReadFloats;
 using testing::ReadNumbers;
 
-double MedianRowError(const std::vector<std::vector<float>>& got, const std::vector<float>& expected) {
-  std::vector<double> errors;
-  for (size_t r = 0; r < got.size(); ++r) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < got[r].size(); ++i) {
-      const auto e = static_cast<double>(expected[r * got[r].size() + i]);
-      error += std::pow(static_cast<double>(got[r][i]) - e, 2);
-      norm += e * e;
-    }
-    errors.push_back(std::sqrt(error / norm));
-  }
-  std::sort(errors.begin(), errors.end());
-  return errors[errors.size() / 2];
+constexpr ptrdiff_t kVocab = 512;
+
+testing::Logits ReadLogits(const std::string& path) {
+  const std::vector<float> all = testing::ReadFloats(path);
+  testing::Logits rows;
+  for (auto row = all.begin(); row != all.end(); row += kVocab) rows.emplace_back(row, row + kVocab);
+  return rows;
 }
 
 class Golden : public ::testing::TestWithParam<Isa> {};
@@ -87,22 +83,24 @@ void Check(const GoldenCase& c, const std::string& dir, Isa isa) {
     rows.prompt_logits = true;
     const testing::Outcome got = testing::RunOne((*ring)->engine(), rows);
     ASSERT_EQ(got.logits.size(), ids.size()) << got.status;
-    const std::vector<float> expected = ReadFloats(dir + c.name + ".logits.f32");
-    double error = 0, norm = 0, max = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double e = static_cast<double>(got.logits[i / 512][i % 512]) - static_cast<double>(expected[i]);
-      error += e * e;
-      norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-      max = std::max(max, std::fabs(e));
+    const testing::Logits expected = ReadLogits(dir + c.name + ".logits.f32");
+    ASSERT_EQ(expected.size(), ids.size());
+    double norm = 0, max = 0;
+    for (size_t r = 0; r < expected.size(); ++r) {
+      for (size_t i = 0; i < expected[r].size(); ++i) {
+        const auto x = static_cast<double>(expected[r][i]);
+        norm += x * x;
+        max = std::max(max, std::fabs(static_cast<double>(got.logits[r][i]) - x));
+      }
     }
-    const double relative = std::sqrt(error / norm);
+    const double relative = testing::Between(expected, got.logits).rms;
     EXPECT_GT(norm, 1);
     // Where a router was near a tie a row may get another expert: of a mixture the middle row counts.
     const bool mixture = !(*ring)->model().spec().layers.back().dense();
-    const double typical = mixture ? MedianRowError(got.logits, expected) : relative;
+    const double typical = mixture ? testing::MedianRow(expected, got.logits) : relative;
     if (!PrefillMatchesDecode(isa) && c.exact && !c.unrounded) {  // prompts in bf16, with an eighth of f16's precision
       if (mixture)  // of tiny random experts other ones are chosen in many rows
-        EXPECT_LE(MedianRowError(got.logits, expected), c.peer > 0 ? 0.2 : 2e-2);
+        EXPECT_LE(testing::MedianRow(expected, got.logits), c.peer > 0 ? 0.2 : 2e-2);
       else
         EXPECT_LE(relative, std::max(1e-2, 12 * c.peer));
       EXPECT_GT(relative, 1e-4) << "nothing was rounded to bf16";
@@ -142,7 +140,8 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
   if (testing::kSanitized && GetParam() != DetectIsa()) GTEST_SKIP() << "sanitized: the widest instruction set only";
   if (!PrefillMatchesDecode(GetParam())) GTEST_SKIP() << "bf16 rounds prompts more than these caches do";
   const std::string dir = testing::SharedData("golden/");
-  const std::vector<float> expected = ReadFloats(dir + "tiny-llama-s0-f16.logits.f32");
+  const testing::Logits expected = ReadLogits(dir + "tiny-llama-s0-f16.logits.f32");
+  const auto ids = ReadNumbers<TokenId>(dir + "ids.txt");
   double last = 0, half = 0;
   for (const auto& [kv, bound] :
        {std::pair<const char*, double>{"f32", 1e-5}, {"f16", 1e-3}, {"q8_0", 2e-2}, {"q4_0", 0.3}, {"bf16", 1e-2}}) {
@@ -154,19 +153,9 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
     o.kv_type = kv;
     o.isa = IsaName(GetParam());
     o.quiet = true;
-    auto ring = Runtime::Open(o);
-    ASSERT_TRUE(ring.ok()) << ring.status();
-    Request rows;
-    rows.prompt = ReadNumbers<TokenId>(dir + "ids.txt");
-    rows.prompt_logits = true;
-    const testing::Outcome got = testing::RunOne((*ring)->engine(), rows);
-    ASSERT_EQ(got.logits.size(), rows.prompt.size()) << got.status;
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      error += std::pow(static_cast<double>(got.logits[i / 512][i % 512]) - static_cast<double>(expected[i]), 2);
-      norm += std::pow(static_cast<double>(expected[i]), 2);
-    }
-    const double relative = std::sqrt(error / norm);
+    const testing::Logits got = testing::PromptLogits(o, ids);
+    ASSERT_EQ(got.size(), ids.size());
+    const double relative = testing::Between(expected, got).rms;
     EXPECT_LE(relative, bound) << kv;
     // bf16 has fewer bits than f16, and is not compared with q8_0.
     EXPECT_GT(relative, 2 * (kv == std::string("bf16") ? half : last))
@@ -183,11 +172,7 @@ std::vector<Isa> Isas() {
 #endif
   return isas;
 }
-INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::ValuesIn(Isas()), [](const auto& info) {
-  std::string name = IsaName(info.param);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::ValuesIn(Isas()), testing::IsaTestName);
 
 }  // namespace
 }  // namespace gyre

@@ -32,6 +32,14 @@ inline Distance Between(const Logits& a, const Logits& b) {
   return {.rms = std::sqrt(d.rms / all), .most = d.most / std::sqrt(all / n)};
 }
 
+// The median of the rows' rms, each by its own row of `a`. REQUIRES: the same shape, at least one row.
+inline double MedianRow(const Logits& a, const Logits& b) {
+  std::vector<double> rows;
+  for (size_t r = 0; r < a.size(); ++r) rows.push_back(Between({a[r]}, {b[r]}).rms);
+  std::sort(rows.begin(), rows.end());
+  return rows[rows.size() / 2];
+}
+
 // The error that `hops` trips add to rows of normal values, by root mean square: 0, 2.1e-4 and 5.4e-3 times the root of
 // their number for f32, f16 and q8. A layer adds to the stream that passes it and the final norm scales it, so a
 // relative error of a hidden state becomes about the same relative error of the logits; hops round independently, so
