@@ -37,7 +37,8 @@ endif()
 # The web page in a browser. It skips where Node's packages or Chromium are missing.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   add_test(NAME web_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)
-  set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77)
+  # The browser and the ring: beside tests that compute, answers end before the browser has drawn them, or take minutes.
+  set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77 PROCESSORS 2)
 endif()
 
 # Many clients for some minutes. For the figures of docs/performance.md: --seconds 600, on a machine that does nothing else.

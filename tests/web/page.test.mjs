@@ -54,7 +54,7 @@ test('the page comes with a strict policy, and from nowhere else', async () => {
 test('a chat streams, and says how fast', async () => {
   const page = await open(browser);
   await neverEnd(page);
-  await chooseSettings(page, { Temperature: 1, Seed: 7, 'Max tokens': 2000 });
+  await chooseSettings(page, { Temperature: 1, Seed: 7, 'Max tokens': kLong });
   // How long the answer is each time that it grows.
   await page.evaluate(() => {
     globalThis.lengths = [];
