@@ -20,8 +20,9 @@ constexpr Duration kListInterval = std::chrono::milliseconds(50);
 
 // The main loop.
 void Engine::Impl::Loop() {
-  while (!stopping_) {
+  for (;;) {
     RunCommands();
+    if (stopping_) return;  // the command that ends a wait has run, so nothing would end the next one
     TakeResults();
     ExpireDeadlines();
     CheckSilence();

@@ -193,6 +193,18 @@ TEST_F(EngineRequests, StoppingDoesNotWaitForAStageThatTakesNothingIn) {
   for (const Outcome& o : runner.Wait()) EXPECT_TRUE(o.cancelled) << o.status;
 }
 
+// A loop that overlooks the moment waits for ever. Its first round is slow, so that the moment often falls into it.
+TEST_F(EngineRequests, StoppingEndsTheLoopAtWhateverMomentItComes) {
+  for (int i = 0; i < 10000; ++i) {
+    auto engine = Engine::Start(options_);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    (*engine)->Resume(stage_.NewRing());
+    const Deadline moment = After(std::chrono::nanoseconds(i * 7919 % 60000));
+    while (Clock::now() < moment) {
+    }
+  }
+}
+
 // Whatever escapes the engine's thread ends the process, which would otherwise look alive and answer nobody.
 TEST_F(EngineRequests, AnExceptionOnTheEnginesThreadEndsTheProcessWithItsWords) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
