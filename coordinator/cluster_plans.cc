@@ -157,7 +157,9 @@ bool ClusterState::PlanWorkers(Deadline now, bool with_local) {
 StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> members) const {
   members.resize(std::min(members.size(), sizes_.layers.size()));
   auto draft_of = [this](const std::vector<PlanMember>& chosen) -> StatusOr<Draft> {
-    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, ShareLayers(chosen));
+    // After a loss the ring waits until the longest load is over.
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments,
+                          ShareLayers(on_workers_ && !plan_ ? OrderByHeld(sizes_, chosen) : chosen));
     return MakeDraft(assignments, {.automatic = true});
   };
   StatusOr<Draft> draft = draft_of(members);

@@ -258,6 +258,49 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
   return out;
 }
 
+namespace {
+
+constexpr size_t kMostPlaced = 16;  // members among which one has its place chosen
+
+// The bytes that members have to load: the most of one of them, then of all. Members load at the same time.
+std::pair<uint64_t, uint64_t> BytesToLoad(const ModelSizes& sizes, const std::vector<PlanMember>& members) {
+  const StatusOr<std::vector<Assignment>> shares = BalanceLayers(sizes, members);
+  if (!shares.ok()) return {kNone, kNone};
+  uint64_t most = 0, all = 0;
+  for (const Assignment& a : *shares) {
+    const auto m = std::find_if(members.begin(), members.end(),
+                                [&a](const PlanMember& member) { return member.name == a.worker; });
+    const LayerRange& held = m->holds;
+    const LayerRange here{std::max(a.layers.begin, held.begin), std::min(a.layers.end, held.end)};
+    const uint64_t bytes = RangeBytes(sizes, a.layers) - (here.size() > 0 ? RangeBytes(sizes, here) : 0);
+    most = std::max(most, bytes);
+    all += bytes;
+  }
+  return {most, all};
+}
+
+}  // namespace
+
+std::vector<PlanMember> OrderByHeld(const ModelSizes& sizes, const std::vector<PlanMember>& members) {
+  std::vector<PlanMember> out, others;
+  for (const PlanMember& m : members) (m.holds.size() > 0 ? out : others).push_back(m);
+  if (out.empty()) return members;
+  std::stable_sort(out.begin(), out.end(), [](const PlanMember& a, const PlanMember& b) {
+    return a.holds.begin + a.holds.end < b.holds.begin + b.holds.end;
+  });
+  for (const PlanMember& m : others) {
+    size_t best = out.size();
+    std::pair<uint64_t, uint64_t> least = {kNone, kNone};
+    for (size_t place = out.size() + 1; place-- > 0 && members.size() <= kMostPlaced;) {
+      std::vector<PlanMember> with = out;
+      with.insert(with.begin() + static_cast<std::ptrdiff_t>(place), m);
+      if (const auto bytes = BytesToLoad(sizes, with); bytes < least) least = bytes, best = place;
+    }
+    out.insert(out.begin() + static_cast<std::ptrdiff_t>(best), m);
+  }
+  return out;
+}
+
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members) {
   if (text.size() > kMaxResizeText) {

@@ -87,6 +87,10 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 // leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
+// The members in an order in which BalanceLayers leaves little to load: those that hold layers in the order of these
+// layers, each other one where the member that has the most bytes to load has the fewest, and else behind.
+std::vector<PlanMember> OrderByHeld(const ModelSizes& sizes, const std::vector<PlanMember>& members);
+
 // Parses the text of `resize`: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the
 // first layers of ranges. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
 // last. kInvalidArgument (also a text that is too long), kNotFound (a name), kFailedPrecondition (a drained member gets

@@ -31,6 +31,15 @@ TEST_F(ClusterLossTest, TheSurvivorsGoOnAtOnceWhateverMinWorkersSays) {
   EXPECT_EQ(w.status().lost, 2u);
 }
 
+TEST_F(ClusterLossTest, SurvivorsKeepTheLayersThatTheyHave) {
+  ClusterWorld& w = Serving(3);
+  w.Resize("w3=0-2,w1=3-5,w2=6-7");
+  w.Advance(seconds(1));
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w3=0-3,w2=4-7") << "not in the order in which they joined";
+}
+
 // A member is lost after each of the events of a life with a resize, a repair, a drain and losses; each of the members.
 TEST_F(ClusterLossTest, AtEveryMomentOfALife) {
   int lives = 0;

@@ -387,7 +387,7 @@ TEST_F(ClusterStateTest, AMemberWithNoPartInTheNextPlanDropsWhatItHolds) {
   w.Leave("w1");
   EXPECT_EQ(w.member("w2").runs, (LayerRange{1, 2})) << "it keeps them: the next plan may want them";
   w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "w2=0,w3=1");
+  EXPECT_EQ(w.ranges(), "w3=0,w2=1");
   w.Join("w4");
   w.wiring_fault = Internal("too many open files");
   w.Leave("w3");

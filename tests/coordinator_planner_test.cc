@@ -63,6 +63,26 @@ TEST(PlannerTest, WishesAreKeptAndTheOthersShareTheRest) {
             "nobody has layers 4: the ranges must cover 0-7 without a gap");
 }
 
+std::string Ordered(int layers, const std::vector<PlanMember>& members) {
+  ModelSizes sizes = Sizes(layers);
+  sizes.last = 0;
+  return Balanced(layers, OrderByHeld(sizes, members));
+}
+
+TEST(PlannerTest, WhoHoldsLayersComesWhereTheyAre) {
+  auto holds = [](const char* name, int begin, int end) {
+    return PlanMember{.name = name, .holds = LayerRange{begin, end}};
+  };
+  const PlanMember a{.name = "a"}, b{.name = "b"};
+  EXPECT_EQ(Ordered(8, {holds("x", 4, 8), holds("y", 0, 2)}), "y=0-3,x=4-7");
+  EXPECT_EQ(Ordered(8, {holds("x", 0, 8), holds("y", 0, 2)}), "y=0-3,x=4-7") << "x has layers of both";
+  EXPECT_EQ(Ordered(9, {a, holds("x", 6, 9), holds("y", 0, 3)}), "y=0-2,a=3-5,x=6-8") << "the middle was lost";
+  EXPECT_EQ(Ordered(9, {a, holds("x", 3, 6), holds("y", 0, 3)}), "y=0-2,x=3-5,a=6-8") << "the end was lost";
+  EXPECT_EQ(Ordered(9, {holds("x", 3, 6), holds("y", 6, 9), a}), "a=0-2,x=3-5,y=6-8") << "the beginning was lost";
+  EXPECT_EQ(Ordered(8, {b, holds("x", 6, 8), holds("y", 0, 2), a}), "y=0-1,b=2-3,a=4-5,x=6-7");
+  EXPECT_EQ(Ordered(8, {b, a}), "b=0-3,a=4-7") << "nobody has anything";
+}
+
 TEST(PlannerTest, ADrainedMemberGetsNothing) {
   const std::vector<PlanMember> members{{.name = "a", .drained = true}, {.name = "b"}, {.name = "c"}};
   const auto unnamed = ParseResize("0-3,4-7", Sizes(8), members);
