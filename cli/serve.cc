@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -226,6 +227,12 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::unique_ptr<WeightOffer> weights;
   std::unique_ptr<LinkProber> prober;
   std::unique_ptr<GrpcServer> server;
+  // Plans stop first, then calls, then the rest.
+  absl::Cleanup stop = [&] {
+    ring->cluster().Stop();
+    if (front != nullptr) front->server().Stop();
+    if (server != nullptr) server->Stop();
+  };
   if (clustered) {
     weights =
         std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
@@ -260,10 +267,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   const auto discovery = server != nullptr && !options.no_discovery ? AnswerSeekers(server->address(), serve) : nullptr;
   ServeUntilStopped(ring.get(), front.get(), serve.identity.get());
   if (front != nullptr) front->Drain();
-  // Plans stop first, then calls, then the rest.
-  ring->cluster().Stop();
-  if (front != nullptr) front->server().Stop();
-  if (server != nullptr) server->Stop();
+  std::move(stop).Invoke();
   return trace != nullptr ? trace->Write() : absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cli/exit_code.h"
 #include "cli/serve_http.h"
+#include "cli/session.h"
 #include "coordinator/standby/etcd_store.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
@@ -30,6 +31,7 @@ constexpr char kBegunAnew[] = "GYRE_BEGUN_ANEW=1";
 // Replaces the process by a new one with the same command line: nothing of the leader's state remains. Only the new one
 // writes a line, as a log whose reader stands still would hold up the old one.
 [[noreturn]] void BeginAnew() {
+  if (InterruptGuard::Interrupted()) std::_Exit(0);  // it was told to end, and the lease ran out meanwhile
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::string words((std::istreambuf_iterator<char>(in)), {});
   std::vector<char*> argv;

@@ -71,7 +71,7 @@ RingProgress Engine::Impl::progress() const {
 void Engine::Impl::BreakRing(Epoch epoch, const Status& why) {
   {
     MutexLock lock(&mutex_);
-    if (sending_ != nullptr && linked_epoch_ == epoch) sending_->Close();  // ends a Send that nobody takes in
+    to_break_ = epoch;
   }
   Post([this, epoch, why] {
     if (ring_.epoch == epoch) Break(why);
@@ -106,7 +106,6 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     quiet_since_ = Now();
     {
       MutexLock lock(&mutex_);
-      sending_ = ring_.to_first;
       receiving_ = ring_.from_last;
       linked_epoch_ = ring_.epoch;
       step_sent_ = step_came_ = 0;
@@ -183,16 +182,25 @@ void Engine::Impl::FailSuspects() {
   }
 }
 
-// A stage that takes nothing in must not hold the loop up in a Send.
-void Engine::Impl::CloseSending() {
+// The command drops the ring, whichever it is by then.
+void Engine::Impl::PostDrop(LinkInbox::Command command) {
+  ++drops_;
+  Post([this, command = std::move(command)] {
+    --drops_;
+    command();
+  });
+}
+
+// A stage that takes nothing in must not hold up the command that gives its ring up.
+bool Engine::Impl::SendIsVain() const {
+  if (stopping_ || drops_ > 0) return true;
   MutexLock lock(&mutex_);
-  if (sending_ != nullptr) sending_->Close();
+  return to_break_ == ring_.epoch;
 }
 
 void Engine::Impl::Await(const Status& why, bool crashed, bool mirrored) {
   Refuse(absl::OkStatus());
-  CloseSending();
-  Post([this, why, crashed, mirrored] { OnAwait(why, crashed, mirrored); });
+  PostDrop([this, why, crashed, mirrored] { OnAwait(why, crashed, mirrored); });
 }
 
 void Engine::Impl::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
@@ -233,14 +241,13 @@ void Engine::Impl::OnAwait(const Status& why, bool crashed, bool mirrored) {
 
 void Engine::Impl::Lose(const Status& why) {
   Refuse(why);
-  CloseSending();
-  Post([this, why] { OnLose(why); });
+  PostDrop([this, why] { OnLose(why); });
 }
 
 void Engine::Impl::DropRing() {
   {
     MutexLock lock(&mutex_);
-    sending_ = receiving_ = nullptr;
+    receiving_ = nullptr;
   }
   ring_ = {};
   broke_ = absl::OkStatus();

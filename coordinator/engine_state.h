@@ -64,7 +64,8 @@ class Engine::Impl {
   void Post(LinkInbox::Command command) { inbox_.Push(std::move(command)); }
   void Refuse(const Status& why);
   Status CheckBlamed(const std::vector<TokenId>& prompt);
-  void CloseSending();
+  void PostDrop(LinkInbox::Command command);
+  bool SendIsVain() const;
   // Positions of a sequence at most.
   uint64_t ContextLimit() const {
     return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size);
@@ -190,16 +191,17 @@ class Engine::Impl {
   Encoder encoder_;
 
   std::atomic<bool> stopping_{false};
+  std::atomic<int> drops_{0};  // commands that wait and drop the ring
   std::atomic<uint64_t> next_seq_{1};
   LinkInbox inbox_;
   mutable Mutex mutex_;
   // Prompts of requests that were taken to be the cause of lost rings, by their hash, and until when.
   std::deque<std::pair<uint64_t, Deadline>> blamed_prompts_ GYRE_GUARDED_BY(mutex_);
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
-  std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);    // ring_.to_first
+  std::optional<Epoch> to_break_ GYRE_GUARDED_BY(mutex_);    // the ring that BreakRing means
   std::shared_ptr<Link> receiving_ GYRE_GUARDED_BY(mutex_);  // ring_.from_last
-  Epoch linked_epoch_ GYRE_GUARDED_BY(mutex_);               // of both
-  std::atomic<uint64_t> step_sent_{0}, step_came_{0};        // over them
+  Epoch linked_epoch_ GYRE_GUARDED_BY(mutex_);               // its epoch
+  std::atomic<uint64_t> step_sent_{0}, step_came_{0};        // over this ring
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -72,7 +72,7 @@ void Engine::Impl::Came(const FrameHeader& h) {
 
 // A ring whose hops all wait to send stands still, so results are taken in while a Send waits.
 void Engine::Impl::StashResults() {
-  if (stopping_) ring_.to_first->Close();  // ends the Send
+  if (SendIsVain()) ring_.to_first->Close();  // ends the Send
   for (;;) {
     StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
     if (!frame.ok()) return;  // an end shows again in TakeResults

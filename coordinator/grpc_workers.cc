@@ -63,9 +63,9 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
         attached_(attached),
         refusals_(refusals),
         term_(options.term),
-        stream_(attached.Add(this)),
         weights_key_(options.weights != nullptr ? std::optional(options.weights->key()) : std::nullopt),
-        identity_(options.identity) {
+        identity_(options.identity),
+        stream_(attached.Add(this)) {
     StartRead(&event_);
   }
 
@@ -217,7 +217,6 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   AttachedWorkers& attached_;
   RefusalLog& refusals_;
   const uint64_t term_;
-  const uint64_t stream_;
   uint64_t instance_ = 0;
   const std::optional<RingKey> weights_key_;
   const std::shared_ptr<IdentityFolder> identity_;
@@ -231,6 +230,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   Mutex mutex_;
   std::string who_ GYRE_GUARDED_BY(mutex_) = "a worker that has not said its name";
   gyre::Status why_ GYRE_GUARDED_BY(mutex_);
+  const uint64_t stream_;  // the last one: others see this object from then on
 };
 
 void AttachedWorkers::Check(Duration timeout, Duration own_stall) {

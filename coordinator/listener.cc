@@ -99,11 +99,11 @@ StatusOr<Descriptor> Bind(const addrinfo& to, const std::string& address) {
 
 class TcpListener : public Listener {
  public:
-  TcpListener(const ListenerOptions& options, Descriptor socket, std::string address)
+  TcpListener(const ListenerOptions& options, Descriptor socket, Descriptor wake, std::string address)
       : options_(options),
         address_(std::move(address)),
         socket_(std::move(socket)),
-        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        wake_(std::move(wake)),
         highest_(HighestDescriptor(options.max_connections)),
         handshakes_(options.handshakes) {}
   ~TcpListener() override { TcpListener::Stop(); }
@@ -294,8 +294,10 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const ListenerOptions& option
   ::getsockname(socket->get(), reinterpret_cast<sockaddr*>(&bound), &size);
   const auto port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                                       : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+  Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (wake.get() < 0) return ResourceExhausted("cannot listen at {}: {}", options.address, std::strerror(errno));
   return std::unique_ptr<Listener>(
-      std::make_unique<TcpListener>(options, *std::move(socket), FormatHostPort(at.host, port)));
+      std::make_unique<TcpListener>(options, *std::move(socket), std::move(wake), FormatHostPort(at.host, port)));
 }
 
 }  // namespace gyre

@@ -319,13 +319,14 @@ size_t StateKeeper::open_requests() const {
 
 Status StateKeeper::Flush() {
   auto written = std::make_shared<std::promise<void>>();
+  const std::future<void> done = written->get_future();
   {
     MutexLock lock(&mutex_);
-    waiting_.push_back([written] { written->set_value(); });
+    waiting_.push_back([written = std::move(written)] { written->set_value(); });
     urgent_ = true;
     changed_.Signal();
   }
-  written->get_future().wait();
+  done.wait();  // also where the promise is dropped, as another coordinator has taken over
   MutexLock lock(&mutex_);
   return last_write_;
 }
@@ -340,11 +341,12 @@ Deadline StateKeeper::NextWrite() const {
 }
 
 void StateKeeper::Loop() {
+  bool replaced = false;  // another coordinator leads
   for (bool last = false; !last;) {
     RequestBook::Changes changes;
     StateBatch batch;
     std::vector<std::function<void()>> waiting;
-    bool try_it = true, failed_before = false, replaced = false;
+    bool try_it = true, failed_before = false;
     {
       MutexLock lock(&mutex_);
       while (!stopping_ && Clock::now() < NextWrite()) changed_.WaitUntil(&mutex_, NextWrite());
@@ -369,7 +371,7 @@ void StateKeeper::Loop() {
       MutexLock lock(&mutex_);
       written_at_ = Clock::now();
       last_write_ = status;
-      replaced = absl::IsAborted(status);
+      replaced |= absl::IsAborted(status);
       if (!status.ok()) {
         if (!new_cluster_) new_cluster_ = std::move(batch.cluster);
         if (!new_serving_) new_serving_ = std::move(batch.serving);
@@ -380,7 +382,7 @@ void StateKeeper::Loop() {
       }
     }
     if (try_it) Tell(failed_before);
-    if (try_it && replaced) continue;  // this process ends, and nobody may hear that a request is kept
+    if (replaced) continue;  // this process ends, and nobody may hear that a request is kept
     for (auto& done : waiting) done();
   }
 }

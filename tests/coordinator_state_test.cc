@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "base/files.h"
@@ -330,9 +331,10 @@ class FailingStore : public StateStore {
  public:
   explicit FailingStore(std::unique_ptr<StateStore> store) : store_(std::move(store)) {}
   Status Write(const StateBatch& batch) override {
+    if (replaced) return absl::AbortedError("another coordinator leads");
     return failing ? ResourceExhausted("the disk is full") : store_->Write(batch);
   }
-  std::atomic<bool> failing{false};
+  std::atomic<bool> failing{false}, replaced{false};
 
  private:
   const std::unique_ptr<StateStore> store_;
@@ -362,6 +364,25 @@ TEST_F(StateTest, AFullDiskStopsNobodyAndIsMadeUpForLater) {
   Crash("s", "c");
   EXPECT_THAT(IdsOf(*Keep("c")->TakeUp("meanwhile", 0, 1)), ElementsAre(4));
   EXPECT_THAT(Keep("c")->cache().units, ElementsAre(Unit(4, 13)));
+}
+
+// Nobody hears that a request is kept, and nobody waits for it either.
+TEST_F(StateTest, AFlushEndsWhenAnotherCoordinatorLeads) {
+  StoredState found;
+  auto store = Open("s", &found);
+  ASSERT_TRUE(store.ok());
+  auto failing = std::make_unique<FailingStore>(*std::move(store));
+  failing->replaced = true;
+  auto keeper = StateKeeper::Start(std::move(failing), found, {});
+  ASSERT_TRUE(keeper.ok());
+  std::atomic<bool> told{false};
+  for (const char* id : {"a", "b"}) {
+    (*keeper)->Begin(Ask(id), 1, [&] { told = true; });
+    auto flushed = std::async(std::launch::async, [&] { return (*keeper)->Flush(); });
+    ASSERT_EQ(flushed.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    EXPECT_TRUE(absl::IsAborted(flushed.get()));
+  }
+  EXPECT_FALSE(told);
 }
 
 // Streams over a keeper.

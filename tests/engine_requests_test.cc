@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "tests/testing/engine_rig.h"
 
@@ -191,6 +192,33 @@ TEST_F(EngineRequests, StoppingDoesNotWaitForAStageThatTakesNothingIn) {
   stage_.Next();  // the next step takes its place, the third has none
   engine_.reset();
   for (const Outcome& o : runner.Wait()) EXPECT_TRUE(o.cancelled) << o.status;
+}
+
+// The stages of a new ring may be given up before the engine's thread has taken the ring up.
+TEST_F(EngineRequests, ARingThatIsGivenUpAtOnceHoldsNothingUp) {
+  options_.scheduler.max_rows = 8;
+  Start();
+  std::promise<void> began[2], go_on[2];
+  const auto block = [&](int i) {
+    engine_->Recall({}, [&, i](const UnitList&) {
+      began[i].set_value();
+      go_on[i].get_future().wait();
+    });
+  };
+  block(0);
+  began[0].get_future().wait();
+  block(1);  // with what follows, one batch of commands
+  Runner runner(*engine_);
+  runner.Add(Greedy(5, 60));
+  engine_->Resume(stage_.NewRing(0, 3, {.max_queued_frames = 1}));  // takes one step, and the second one waits
+  go_on[0].set_value();
+  began[1].get_future().wait();
+  engine_->Await(Unavailable("a worker was lost"), false, false);
+  go_on[1].set_value();
+  auto checked = std::async(std::launch::async, [&] { return engine_->CheckIntegrity(); });
+  EXPECT_EQ(checked.wait_for(seconds(60)), std::future_status::ready);
+  stage_.CloseToFirst();
+  EXPECT_TRUE(checked.get().ok());
 }
 
 // A loop that overlooks the moment waits for ever. Its first round is slow, so that the moment often falls into it.

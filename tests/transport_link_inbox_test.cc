@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/tcp_pair.h"
+#include "transport/framed_link.h"
 #include "transport/inproc_link.h"
 
 namespace gyre {
@@ -38,6 +40,43 @@ class LinkInboxTest : public ::testing::TestWithParam<bool> {
   LinkInbox inbox_;
   std::unique_ptr<Link> near_, far_;
 };
+
+// A carrier whose Read takes in the event of a Wake that came meanwhile, as a ring of completions does.
+class SwallowingStream : public ByteStream {
+ public:
+  StatusOr<size_t> Write(std::span<const iovec> parts) override { return parts[0].iov_len; }
+  StatusOr<std::optional<size_t>> Read(std::span<std::byte>) override {
+    if (Link* link = std::exchange(wakes, nullptr); link != nullptr) {
+      link->Wake();
+      woken_ = false;
+    }
+    return std::nullopt;
+  }
+  Status Wait(Ready, Deadline deadline) override {
+    while (!woken_.exchange(false)) {
+      if (Clock::now() >= deadline) return DeadlineExceeded("nothing came");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return absl::OkStatus();
+  }
+  void Wake() override { woken_ = true; }
+  void Close() override { woken_ = true; }
+  Transport transport() const override { return Transport::kTcp; }
+
+  Link* wakes = nullptr;  // by the next Read
+
+ private:
+  std::atomic<bool> woken_{false};
+};
+
+TEST(FramedLinkWake, AWakeWhoseEventAReadTakesInIsNotLost) {
+  auto stream = std::make_unique<SwallowingStream>();
+  SwallowingStream& s = *stream;
+  auto link = MakeFramedLink(std::move(stream), "a peer");
+  ASSERT_TRUE(link.ok());
+  s.wakes = link->get();
+  EXPECT_TRUE(absl::IsCancelled((*link)->Recv(After(seconds(5))).status()));
+}
 
 TEST_P(LinkInboxTest, CommandsComeInOrder) {
   std::vector<int> ran;

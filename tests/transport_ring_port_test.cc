@@ -201,6 +201,15 @@ TEST(RingPortTest, WaitsEndByDeadlineAndByCancel) {
   EXPECT_FALSE(a->Dial("nonsense", next, After(seconds(2))).ok());
 }
 
+// The plan of a coordinator that restarted is given up, too, while a wait of the one before is still on its way.
+TEST(RingPortTest, APlanStaysCancelledWhenOneOfALaterTermIs) {
+  auto port = OpenPort();
+  const Hello hello = SampleHello();
+  port->Cancel(hello.epoch);
+  port->Cancel({.term = hello.epoch.term + 1, .number = 1});
+  EXPECT_TRUE(absl::IsCancelled(port->Accept(hello, After(seconds(5))).status()));
+}
+
 TEST(RingPortTest, ALinkOfAnotherPlanIsNotClaimed) {
   auto a = OpenPort(), b = OpenPort();
   Hello next = SampleHello();

@@ -136,6 +136,29 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
   EXPECT_EQ(Result(), "") << "the new ring's links are whole";
 }
 
+// It comes while the stage still computes: the Send begins when nobody takes its frame any more.
+TEST_F(WorkerLife, ACommitEndsASendThatBeginsAfterIt) {
+  Run(1);
+  std::atomic<bool> computes{false}, goes_on{false};
+  for (uint64_t step = 1; step <= 256; ++step) SendStep(1, step, FullLogits(1));  // their answers fill the link
+  for (const Deadline end = After(kPatience); worker_->stats().steps < 256 && Clock::now() < end;)
+    std::this_thread::sleep_for(milliseconds(1));
+  worker_->SetFaultHook([&]() -> Status {
+    computes = true;
+    while (!goes_on) std::this_thread::sleep_for(milliseconds(1));
+    return absl::OkStatus();
+  });
+  SendStep(1, 257, FullLogits(1));
+  while (!computes) std::this_thread::sleep_for(milliseconds(1));
+  Prepare(2);
+  ASSERT_EQ(Next(2), "ready");
+  control().Commit(E(2));
+  goes_on = true;
+  EXPECT_EQ(Next(2), "committed");
+  SendStep(2, 1, FullLogits(1));
+  EXPECT_EQ(Result(), "");
+}
+
 // A call waits behind the step under way, and then behind another job: only that one's time is silence.
 TEST_F(WorkerLife, ALongStepIsNoSilence) {
   Make({});

@@ -247,6 +247,7 @@ StatusOr<Frame> FramedLink::Receive(Deadline deadline) {
       continue;
     }
     if (closed_) return Unavailable("{}: the link is closed", peer_);
+    if (woken_) continue;  // a stream's Read may have taken the event that would end the wait
     const bool partial = in_frame_ || to_ > from_;
     const bool limited = partial && options_.silence != Duration::max();
     const Deadline silent = limited ? progress_ + options_.silence : kNoDeadline;

@@ -81,10 +81,16 @@ void FlushUdpLink(const UdpWire& wire, UdpLink& c) {
         break;
       }
     }
-    socket.Send(batch, [&c](size_t size) {
+    try {
+      socket.Send(batch, [&c](size_t size) {
+        MutexLock lock(&c.mutex);
+        c.core.OnTooLarge(size, Clock::now());
+      });
+    } catch (...) {
       MutexLock lock(&c.mutex);
-      c.core.OnTooLarge(size, Clock::now());
-    });
+      c.flushing = false;
+      throw;
+    }
   }
   if (c.timer.load() < wire.sleeps_until.load()) wire.Wake();
 }

@@ -164,7 +164,9 @@ StatusOr<UnclaimedLink> UnclaimedLinks::Claim(const Hello& expected, Deadline de
 void UnclaimedLinks::Cancel(Epoch epoch) {
   Links dropped;  // they close without the lock
   MutexLock lock(&mutex_);
-  if (cancelled_.term != epoch.term || cancelled_.number < epoch.number) cancelled_ = epoch;
+  uint64_t& number = cancelled_[epoch.term];
+  number = std::max(number, epoch.number);
+  if (cancelled_.size() > kTerms) cancelled_.erase(cancelled_.begin());
   if (epoch.term == term_) keys_.erase(keys_.begin(), keys_.upper_bound(epoch.number));
   dropped = Take([&](const UnclaimedLink& l) GYRE_NO_ANALYSIS { return CancelledLocked(l.hello.epoch); });
   changed_.SignalAll();

@@ -74,10 +74,12 @@ class UnclaimedLinks {
   using Links = std::list<UnclaimedLink>;
   // The keys of the running plan and of one that is being prepared.
   static constexpr size_t kKeys = 2;
+  static constexpr size_t kTerms = 8;
 
   KeyCheck CheckLocked(Hello* hello) const GYRE_REQUIRES(mutex_);
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
-    return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
+    const auto it = cancelled_.find(epoch.term);
+    return it != cancelled_.end() && epoch.number <= it->second;
   }
   bool ServedLocked(const Hello& hello) const GYRE_REQUIRES(mutex_) {
     return hello.role == LinkRole::kBulk && served_ == hello.epoch;
@@ -92,7 +94,8 @@ class UnclaimedLinks {
   CondVar changed_;
   Links links_ GYRE_GUARDED_BY(mutex_);  // the oldest first
   uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
-  Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
+  // The highest number of each term. A wait of an earlier term may still be on its way.
+  std::map<uint64_t, uint64_t> cancelled_ GYRE_GUARDED_BY(mutex_);
   uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;    // of the keys
   uint64_t newest_ GYRE_GUARDED_BY(mutex_) = 0;  // plan of the term whose key was known; 0 = no term is known
   std::optional<Epoch> served_ GYRE_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 
@@ -236,7 +237,10 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
     }
   };
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work, false);
+  try {
+    for (int i = 1; i < threads; ++i) others.emplace_back(work, false);
+  } catch (const std::system_error&) {  // those that are there do it
+  }
   work(true);
   for (std::thread& t : others) t.join();
   if (ends) return absl::CancelledError("the model's hashes were given up");

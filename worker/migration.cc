@@ -85,7 +85,8 @@ Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
   return absl::OkStatus();
 }
 
-Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence) {
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence,
+                       const std::function<bool()>& cancelled) {
   PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
                     .from = from,
                     .since = c.since,
@@ -95,7 +96,7 @@ Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration
                     .mirror = mirror_,
                     .only = only};
   if (!c.started || only) request.check = c.live;
-  return AskForPages(*link_, epoch, request, silence);
+  return AskForPages(*link_, epoch, request, silence, cancelled);
 }
 
 Status PagePuller::Take(const Pages& p, uint64_t* count) {
@@ -143,11 +144,15 @@ Status PagePuller::Verify(const Copied& c) const {
   return absl::OkStatus();
 }
 
-Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence) {
+Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence,
+                   const std::function<bool()>& cancelled) {
   Encoder out;
   EncodePullPages(request, &out);
   const ByteSpan parts[] = {out.bytes()};
-  return link.Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence));
+  const Status status = link.Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence), [&] {
+    if (cancelled()) link.Close();
+  });
+  return !status.ok() && cancelled() ? absl::CancelledError("the plan was given up") : status;
 }
 
 StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const std::function<bool()>& cancelled,
@@ -213,7 +218,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
         ++next;
         continue;
       }
-      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, only, silence));
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, only, silence, cancelled));
       ++next;
       ++outstanding;
     }
@@ -224,7 +229,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
     if (pages.next == kMoreFollows) continue;
     --outstanding;
     if (pages.next == kNoBlock) continue;
-    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, only, silence));
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, only, silence, cancelled));
     ++outstanding;
   }
   if (only) return count;

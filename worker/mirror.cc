@@ -286,7 +286,8 @@ Status Mirror::Connect(const std::shared_ptr<Work>& work) {
 StatusOr<bool> Mirror::Round(const std::shared_ptr<Work>& work) {
   const MirrorOrder& order = work->order;
   const auto ask = [&](uint32_t layer, BlockId from) {
-    return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence);
+    return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence,
+                       [] { return false; });  // Close ends it
   };
   std::set<uint32_t> started;
   uint64_t count = 0, step = UINT64_MAX, counted = 0;

@@ -48,7 +48,7 @@ void StageLoader::Prepare(const PrepareRequest& request) {
   }
   // The loader may wait for neighbors of the plan that this one replaces.
   const Epoch now = request.plan.epoch;
-  if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
+  if (before && (before->term != now.term || before->number < now.number)) options_.port->Cancel(*before);
   // Before anybody can ask for its pages.
   const std::optional<uint64_t> mirrored = request.recalls != 0 ? mirror_->Freeze(request.recalls) : std::nullopt;
   // At once: the neighbours' links are checked by it as soon as they come.
@@ -407,6 +407,7 @@ bool StageLoader::Cancelled(Epoch epoch) {
 }
 
 Status StageLoader::Wire(const PrepareRequest& request, PreparedStage* prepared) {
+  if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
   const auto stage = static_cast<uint32_t>(request.stage);
   Hello hello{
       .role = LinkRole::kRing,

@@ -279,6 +279,7 @@ void StageRunner::Send(FrameHeader header, std::span<const ByteSpan> parts) {
   {
     MutexLock lock(&mutex_);
     sending_ = true;
+    if (commits_ > 0) running_->out->Close();
   }
   // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
   // its heartbeats, and the next plan's Commit ends this wait.
@@ -354,7 +355,9 @@ void StageRunner::Commit(Epoch epoch, uint64_t reset) {
   {
     MutexLock lock(&mutex_);
     own_reset = resets_;
-    // All steps have landed, or their ring is given up: a Send that still waits is for a stage that is gone.
+    ++commits_;
+    // All steps have landed, or their ring is given up: a Send that waits, or comes before the next plan, is for a
+    // stage that is gone.
     if (sending_ && running_out_ != nullptr) running_out_->Close();
   }
   Post([this, epoch, reset, own_reset] { OnCommit(epoch, reset, own_reset); });
@@ -388,6 +391,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   bool lost = false;  // the coordinator that asked: nothing of its term may stay
   {
     MutexLock lock(&mutex_);
+    --commits_;
     lost = own_reset != resets_;
     if (!lost && prepared != nullptr) {
       running_out_ = prepared->out;

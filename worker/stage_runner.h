@@ -108,6 +108,7 @@ class StageRunner {
   Deadline free_since_ GYRE_GUARDED_BY(mutex_){};  // the end of the last frame's work
   uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
+  uint64_t commits_ GYRE_GUARDED_BY(mutex_) = 0;  // that wait for the stage's thread
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;
   std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
   std::atomic<bool> hooked_{false};
