@@ -1,6 +1,7 @@
 #include "cli/open_target.h"
 
 #include "cli/progress.h"
+#include "cli/session.h"
 #include "client/remote.h"
 #include "runtime/local_target.h"
 
@@ -23,6 +24,7 @@ StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   if (!options.cluster.empty()) {
     GYRE_ASSIGN_OR_RETURN(ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
     cluster.reconnect = kReconnect;
+    cluster.interrupted = &InterruptGuard::Interrupted;
     return OpenRemote(cluster);
   }
   RuntimeOptions here = options;

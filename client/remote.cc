@@ -3,11 +3,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/json.hpp>
 #include <cstring>
 #include <thread>
 
+#include "base/mutex.h"
 #include "coordinator/request_codec.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
@@ -47,6 +47,40 @@ AnswerFormat ReadFormat(const v1::AnswerFormat& format) {
   return out;
 }
 
+// Cancels a call once `interrupted` says so. The context outlives it.
+class Canceller {
+ public:
+  Canceller(grpc::ClientContext* context, const std::function<bool()>& interrupted) {
+    if (interrupted) thread_ = std::thread([this, context, &interrupted] { Watch(context, interrupted); });
+  }
+  ~Canceller() {
+    if (!thread_.joinable()) return;
+    {
+      MutexLock lock(&mutex_);
+      done_ = true;
+      changed_.Signal();
+    }
+    thread_.join();
+  }
+
+ private:
+  void Watch(grpc::ClientContext* context, const std::function<bool()>& interrupted) {
+    while (!interrupted()) {
+      MutexLock lock(&mutex_);
+      if (!done_) changed_.WaitUntil(&mutex_, After(milliseconds(20)));
+      if (done_) return;
+    }
+    context->TryCancel();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool done_ GYRE_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+bool Interrupted(const ClusterAddress& cluster) { return cluster.interrupted && cluster.interrupted(); }
+
 // The outcome of a call to one coordinator.
 struct CallEnd {
   Status status;
@@ -67,6 +101,12 @@ CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, co
   return end;
 }
 
+// The status of a call that may have been given up.
+Status GivenUp(const grpc::Status& answer, const std::string& address) {
+  if (answer.ok()) return absl::OkStatus();
+  return absl::CancelledError(fmt::format("stopped while {} had not answered", address));
+}
+
 // Makes a call to the leading coordinator: each is asked until one neither stands by nor is absent. `call` gets a
 // channel and a context, and returns the call's grpc::Status. Afterwards `coordinators` is at the one that answered.
 // If there are several, one of them may be about to lead. A call that may be made at any time can wait, so it waits for
@@ -79,7 +119,12 @@ Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, cons
     GYRE_ASSIGN_OR_RETURN(const auto channel,
                           MakeChannel(at, {.impatient = coordinators->several(), .identity = cluster.identity}));
     grpc::ClientContext context;
-    const grpc::Status answer = call(channel, &context);
+    grpc::Status answer;
+    {
+      const Canceller canceller(&context, cluster.interrupted);
+      answer = call(channel, &context);
+    }
+    if (Interrupted(cluster)) return GivenUp(answer, at);
     const CallEnd end = EndOf(answer, context, at);
     if (!end.stands_by && !end.absent) {
       coordinators->Found();
@@ -230,11 +275,17 @@ class RemoteTarget : public Target {
     for (;;) {
       grpc::ClientContext context;
       SetDeadline(&context, seconds(30));
-      const grpc::Status answer = ((*stub_).*call)(&context, ask, reply);
+      grpc::Status answer;
+      {
+        const Canceller canceller(&context, cluster_.interrupted);
+        answer = ((*stub_).*call)(&context, ask, reply);
+      }
+      if (Interrupted(cluster_)) return GivenUp(answer, coordinators_.current());
       last_ = EndOf(answer, context, coordinators_.current());
       if (!absl::IsUnavailable(last_.status)) return last_.status;
       outage.Began();
-      if (!outage.Wait([] { return false; })) return last_.status;
+      if (!outage.Wait([this] { return Interrupted(cluster_); }))
+        return Interrupted(cluster_) ? GivenUp(answer, coordinators_.current()) : last_.status;
       GYRE_RETURN_IF_ERROR(Connect());
     }
   }
@@ -244,18 +295,13 @@ class RemoteTarget : public Target {
               const std::function<bool()>& interrupted) {
     grpc::ClientContext context;
     // The end of the call ends the request.
-    std::atomic<bool> done{false}, cancelled{false};
-    std::thread watcher([&] {
-      while (!done && !interrupted()) std::this_thread::sleep_for(milliseconds(20));
-      if (done) return;
-      cancelled = true;
-      context.TryCancel();
-    });
-    const grpc::Status status =
-        request.prompt_logits ? Score(&context, request, on_event) : Generate(&context, request, progress, on_event);
-    done = true;
-    watcher.join();
-    if (status.error_code() == grpc::StatusCode::CANCELLED && cancelled) {
+    grpc::Status status;
+    {
+      const Canceller canceller(&context, interrupted);
+      status =
+          request.prompt_logits ? Score(&context, request, on_event) : Generate(&context, request, progress, on_event);
+    }
+    if (status.error_code() == grpc::StatusCode::CANCELLED && interrupted()) {
       on_event(Cancelled{});
       return absl::OkStatus();
     }
@@ -373,10 +419,12 @@ StatusOr<v1::ChangeReply> AskChange(const ClusterAddress& cluster, const Request
                                                                           v1::ChangeReply*)) {
   GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
+  const Status status = AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
     const auto stub = v1::Admin::NewStub(channel);
     return ((*stub).*call)(context, request, &reply);
-  }));
+  });
+  if (absl::IsCancelled(status)) return absl::CancelledError(Message(status) + "; the change may still be made");
+  GYRE_RETURN_IF_ERROR(status);
   return reply;
 }
 

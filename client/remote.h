@@ -2,6 +2,7 @@
 // fails within seconds when no coordinator answers (kUnavailable).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ struct ClusterAddress {
   // The time for which a target that has lost its coordinator looks for it, to continue its request where it was
   // (docs/restart.md). 0: it fails at once.
   Duration reconnect{};
+  // Asked every 20 ms during a call, on any thread; once it is true, the call ends with kCancelled. Empty: no call is
+  // given up.
+  std::function<bool()> interrupted;
 };
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);

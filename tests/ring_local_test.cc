@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -17,6 +19,7 @@ namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using testing::Ask;
 using testing::Clients;
 using ::testing::HasSubstr;
@@ -179,6 +182,37 @@ TEST_F(LocalTest, AClientOverGrpcIsToldWhatOneInTheProcessIs) {
   ASSERT_TRUE(line.has_value()) << ring.serve().output();
   EXPECT_THAT(ring.serve().output(),
               ::testing::ContainsRegex("grpc g[0-9a-f]{8}-[0-9a-f]{8} Generate OK [0-9.]+ ms tokens [0-9]+\\+12"));
+}
+
+// A coordinator that is stopped or gone holds up nobody who has had enough.
+TEST_F(LocalTest, CallsToACoordinatorThatDoesNotAnswerEndWhenTheUserStopsThem) {
+  Ring ring(GYRE_DEMO_MODEL);
+  ASSERT_TRUE(ring.Serves(1));
+  std::atomic<bool> stopped{false};
+  ClusterAddress cluster(ring.address());
+  cluster.reconnect = seconds(60);
+  cluster.interrupted = [&] { return stopped.load(); };
+  const auto there = OpenRemote(cluster);
+  ASSERT_TRUE(there.ok()) << there.status();
+  const auto stops = [&](const std::function<Status()>& call, const std::string& why) {
+    stopped = false;
+    auto called = std::async(std::launch::async, call);
+    EXPECT_EQ(called.wait_for(milliseconds(300)), std::future_status::timeout);
+    const Deadline at = Clock::now();
+    stopped = true;
+    const Status status = called.get();
+    EXPECT_LT(Clock::now() - at, seconds(10));
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_EQ(Message(status), "stopped while " + ring.address() + " had not answered" + why);
+  };
+  const auto encode = [&] { return (*there)->Encode("a", {}).status(); };
+  EXPECT_TRUE(encode().ok());
+  ring.serve().Kill(SIGSTOP);
+  stops(encode, "");
+  stops([&] { return (*there)->Prompt({{{"role", "user"}, {"content", "a"}}}, "").status(); }, "");
+  stops([&] { return (*there)->Resize("0").status(); }, "; the change may still be made");
+  ring.serve().Kill(SIGKILL);
+  stops(encode, "");
 }
 
 }  // namespace
