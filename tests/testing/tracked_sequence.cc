@@ -1,0 +1,91 @@
+#include "tests/testing/tracked_sequence.h"
+
+#include <algorithm>
+
+namespace gyre::testing {
+
+TrackedSequence TrackedSequence::Anew() const {
+  TrackedSequence out;
+  out.tokens = tokens, out.prompt = prompt, out.salt = salt;
+  out.max_positions = max_positions, out.all_rows = all_rows;
+  return out;
+}
+
+void TrackedSequence::Launch(const StepItem& item, uint32_t cached, uint64_t ring_salt) {
+  if (!started) {
+    landed = cached;
+    ring_salts.assign(cached, admitted_salt);
+    started = true;
+  }
+  launched = item.first_position + item.count;
+  ring_salts.resize(item.first_position);
+  ring_salts.resize(launched, ring_salt);
+  ++in_flight;
+}
+
+bool TrackedSequence::Land(const StepItem& item, bool recurrent) {
+  const bool counts = !poisoned;
+  if (counts) {
+    landed = item.first_position + item.count;
+    proven = std::max(proven, landed);
+    if (landed >= lost_end) losses = 0;
+    // With recurrent state a replay also sends rows again that were not at fault.
+    if (!recurrent || landed >= blamed_end) {
+      errors = blamed_from = blamed_end = 0;
+      suspect = false;
+    }
+    owed = item.sample_last;
+  }
+  EndFlight();
+  return counts;
+}
+
+bool TrackedSequence::LandFailed(const StepItem& item, bool alone) {
+  bool fails = false;
+  if (!poisoned) {
+    poisoned = suspect = true;
+    blamed_from = blamed_end == 0 ? item.first_position : std::min(blamed_from, item.first_position);
+    blamed_end = std::max(blamed_end, item.first_position + item.count);
+    fails = alone && ++errors == 2;
+  }
+  EndFlight();
+  return fails;
+}
+
+void TrackedSequence::EndFlight() {
+  --in_flight;
+  if (!poisoned || in_flight > 0) return;
+  poisoned = false;
+  launched = landed;
+}
+
+void TrackedSequence::Repeat() { launched = landed = launched - 1; }
+
+void TrackedSequence::Shift(int keep, int drop, TokenId token) {
+  tokens.push_back(token);
+  tokens.erase(tokens.begin() + keep, tokens.begin() + keep + drop);
+  prompt = tokens.size();
+  all_rows = false;
+  lost_end = static_cast<uint32_t>(tokens.size()) + 1;
+  proven = blamed_from = blamed_end = 0;
+}
+
+void TrackedSequence::Preempt(uint32_t new_incarnation) {
+  incarnation = new_incarnation;
+  launched = landed = in_flight = 0;
+  admitted = started = poisoned = owed = troubled = false;
+}
+
+void TrackedSequence::LoseFlights() {
+  in_flight = 0;
+  poisoned = false;
+  launched = landed;
+}
+
+bool TrackedSequence::LoseRing(uint32_t end, bool alone) {
+  lost_end = losses == 0 ? end : std::max(lost_end, end);
+  if (losses < 2 || alone) ++losses;
+  return losses == 3;
+}
+
+}  // namespace gyre::testing
