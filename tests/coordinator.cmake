@@ -20,7 +20,7 @@ if(GYRE_TESTS)
                GYRE_EXPLORE_DEPTH=4)
   gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
-    DEPS gyre_coordinator)
+    DEPS gyre_coordinator simulated_worlds)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"

@@ -43,7 +43,7 @@ class ClusterAdoptTest : public testing::ServingClusterTest {
 TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
   ClusterWorld& w = Restarted(2, "w2=0-2,w1=3-7");
   // Nobody is refused meanwhile.
-  EXPECT_THAT(w.engine_calls, ElementsAre("await"));
+  EXPECT_THAT(w.engine.calls, ElementsAre("await"));
   EXPECT_THAT(w.text(), HasSubstr("the coordinator was started again, and waits for w2, w1"));
   w.Join("w1", Holding(3, 8));
   w.Advance(seconds(2));
@@ -52,7 +52,7 @@ TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
   w.Advance(seconds(1));
   EXPECT_EQ(w.text(), "serving");
   EXPECT_EQ(w.ranges(), ranges_);
-  EXPECT_EQ(w.engine_calls.back(), "new 1");
+  EXPECT_EQ(w.engine.calls.back(), "new 1");
   EXPECT_EQ(w.status().plan->epoch.term, 8u);
 }
 
@@ -65,10 +65,10 @@ TEST_F(ClusterAdoptTest, TheCacheIsUsedAgain) {
   w.Join("w2", second).lacks = {3, 5};
   w.Advance(seconds(1));
   EXPECT_EQ(w.text(), "serving");
-  EXPECT_THAT(w.engine_calls,
+  EXPECT_THAT(w.engine.calls,
               ElementsAre("await", "await", "await", fmt::format("recall {}", UINT64_MAX), "new 1 with the cache"));
-  EXPECT_THAT(w.missing, ElementsAre(3, 5));
-  EXPECT_GT(w.step_floor, 900u) << "later steps have higher numbers, whoever counts them";
+  EXPECT_THAT(w.engine.missing, ElementsAre(3, 5));
+  EXPECT_GT(w.engine.step_floor, 900u) << "later steps have higher numbers, whoever counts them";
   EXPECT_TRUE(w.member("w1").ran->sources.empty()) << "nothing is copied";
 }
 
@@ -78,7 +78,7 @@ TEST_F(ClusterAdoptTest, TheCacheIsForgottenWhereTheOthersGoOn) {
   w.Join("w2", Holding(3, 6));
   w.Advance(seconds(12));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("recall"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("recall"))));
 }
 
 // One dies while they look what they have.
@@ -90,7 +90,7 @@ TEST_F(ClusterAdoptTest, ALossMeanwhileEndsInAReplay) {
   w.Leave("w2");
   w.Advance(seconds(3));
   EXPECT_EQ(w.ranges(), "w1=0-7");
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("with the cache"))));
 }
 
 TEST_F(ClusterAdoptTest, WithoutOneTheOthersGoOn) {
@@ -177,7 +177,7 @@ TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgainWithTheCacheThatItHad) {
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.num_blocks, 5u);
   EXPECT_FALSE(w.logged("can't be made again"));
-  EXPECT_THAT(w.engine_calls, Contains("shrink 5"));
+  EXPECT_THAT(w.engine.calls, Contains("shrink 5"));
   EXPECT_EQ(w.problem(), "");
 }
 

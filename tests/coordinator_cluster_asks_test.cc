@@ -23,7 +23,7 @@ class ClusterAsksTest : public ::testing::Test {
     for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i));
     world_->Advance(seconds(1));
     EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
+    world_->engine.calls.clear();
     world_->begun.clear();
     world_->records.clear();
     return *world_;

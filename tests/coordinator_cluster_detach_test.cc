@@ -37,7 +37,7 @@ TEST_F(ClusterDetachTest, ACutControlConnectionCostsNothingIfItComesBack) {
   w.Reattach("w1");
   w.EndOldStream("w1");
   w.Advance(seconds(100));
-  EXPECT_THAT(w.engine_calls, IsEmpty());
+  EXPECT_THAT(w.engine.calls, IsEmpty());
   EXPECT_THAT(w.forgotten, IsEmpty());
   EXPECT_FALSE(w.status().members[0].detached);
 }
@@ -46,11 +46,11 @@ TEST_F(ClusterDetachTest, OneThatDoesNotComeBackIsDead) {
   ClusterWorld& w = Serving(2);
   w.Detach("w1");
   w.Advance(milliseconds(1499));
-  EXPECT_THAT(w.engine_calls, IsEmpty());
+  EXPECT_THAT(w.engine.calls, IsEmpty());
   w.Advance(milliseconds(2));
   EXPECT_THAT(w.forgotten, ElementsAre("w1"));
-  EXPECT_EQ(Message(w.losses[0]), "worker w1 with layers 0-3 is gone: its stream ended");
-  EXPECT_TRUE(w.crashed);
+  EXPECT_EQ(Message(w.engine.losses[0]), "worker w1 with layers 0-3 is gone: its stream ended");
+  EXPECT_TRUE(w.engine.crashed);
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w2=0-7");
 }
@@ -67,8 +67,8 @@ TEST_F(ClusterDetachTest, WithABrokenRingItIsDeadWhenTheRepairWouldBegin) {
     w.Advance(milliseconds(2));
     EXPECT_THAT(w.forgotten, ElementsAre("w2"));
     w.Advance(seconds(1));
-    EXPECT_EQ(w.engine_calls[0], "await");
-    EXPECT_EQ(w.engine_calls.back(), "new 2");
+    EXPECT_EQ(w.engine.calls[0], "await");
+    EXPECT_EQ(w.engine.calls.back(), "new 2");
     EXPECT_EQ(w.ranges(), "w1=0-7");
   }
 }
@@ -81,7 +81,7 @@ TEST_F(ClusterDetachTest, WhoIsBackByThenGetsARepair) {
   w.Advance(milliseconds(300));
   for (const char* name : {"w1", "w2", "w3"}) w.Reattach(name);
   w.Advance(seconds(1));
-  EXPECT_EQ(w.engine_calls, (Calls{"new 2"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"new 2"}));
   EXPECT_EQ(w.status().lost, 0u);
 }
 
@@ -90,7 +90,7 @@ TEST_F(ClusterDetachTest, AMemberWithoutLayersJustLeaves) {
   w.Join("idle");
   w.Detach("idle");
   EXPECT_THAT(w.forgotten, ElementsAre("idle"));
-  EXPECT_THAT(w.engine_calls, IsEmpty());
+  EXPECT_THAT(w.engine.calls, IsEmpty());
 }
 
 // It takes part in a plan change, whose commands reach it when it is back.
@@ -113,7 +113,7 @@ TEST_F(ClusterDetachTest, WhoLeavesGivesItsLayersAwayAndIsDismissed) {
   EXPECT_FALSE(w.member("w2").dismissed);
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"drain", "new 2"}));
   EXPECT_TRUE(w.member("w2").dismissed);
   w.LetDismissedGo();
   w.Advance(seconds(1));
@@ -161,7 +161,7 @@ TEST_F(ClusterDetachTest, WhereNobodyCanTakeItsLayersItIsDismissedAtOnce) {
   EXPECT_TRUE(w.member("w2").dismissed);
   EXPECT_TRUE(w.logged("w2 leaves with its layers: w1 needs"));
   w.LetDismissedGo();
-  EXPECT_FALSE(w.crashed);
+  EXPECT_FALSE(w.engine.crashed);
   EXPECT_THAT(w.text(), HasSubstr("requests wait for a worker"));
 }
 
@@ -209,14 +209,14 @@ TEST_F(ClusterDetachTest, OneThatIsStuckInALayerIsLost) {
     w.Report("w2", load);
     EXPECT_EQ(w.forgotten.size(), c.stuck ? 1u : 0u) << c.in_layer.count();
     if (!c.stuck) continue;
-    EXPECT_THAT(Message(w.losses[0]), HasSubstr("it computes one layer for"));
+    EXPECT_THAT(Message(w.engine.losses[0]), HasSubstr("it computes one layer for"));
     w.Advance(seconds(1));
     EXPECT_EQ(w.ranges(), "w1=0-7");
   }
 }
 
 bool Broke(const ClusterWorld& w) {
-  return std::find(w.engine_calls.begin(), w.engine_calls.end(), "break") != w.engine_calls.end();
+  return std::find(w.engine.calls.begin(), w.engine.calls.end(), "break") != w.engine.calls.end();
 }
 
 // A link swallows a step: the end before it has the step, the next one doesn't, and both wait.

@@ -32,11 +32,11 @@ TEST_F(ClusterLocalTest, TheLocalMemberServesAloneAndThenBesideWorkers) {
   w.Join("w1");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-8");
-  w.engine_calls.clear();
+  w.engine.calls.clear();
   w.Join("w2");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-2,w2=3-5,local=6-8");
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"drain", "new 2"}));
   EXPECT_EQ(w.member("local").runs, (LayerRange{6, 9})) << "it has given the others up";
   w.Silence("w2");
   w.Advance(seconds(1));

@@ -20,10 +20,10 @@ class ClusterLossTest : public testing::ServingClusterTest {};
 TEST_F(ClusterLossTest, TheSurvivorsGoOnAtOnceWhateverMinWorkersSays) {
   ClusterWorld& w = Serving(3);
   w.Leave("w2");
-  EXPECT_EQ(w.engine_calls[0], "await");
-  EXPECT_EQ(Message(w.losses[0]), "worker w2 with layers 2-4 is gone: its connection ended");
+  EXPECT_EQ(w.engine.calls[0], "await");
+  EXPECT_EQ(Message(w.engine.losses[0]), "worker w2 with layers 2-4 is gone: its connection ended");
   w.Advance(milliseconds(200));
-  EXPECT_EQ(w.engine_calls.back(), "new 2");
+  EXPECT_EQ(w.engine.calls.back(), "new 2");
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   w.Leave("w1");
   w.Advance(milliseconds(200));
@@ -59,7 +59,7 @@ TEST_F(ClusterLossTest, AtEveryMomentOfALife) {
       w.Advance(seconds(30));
       ASSERT_EQ(w.problem(), "");
       EXPECT_EQ(w.text(), "serving");
-      EXPECT_THAT(w.engine_calls, Not(Contains("refuse")));
+      EXPECT_THAT(w.engine.calls, Not(Contains("refuse")));
       EXPECT_THAT(w.ranges(), Not(HasSubstr(name)));
       ++lives;
     }
@@ -77,7 +77,7 @@ TEST_F(ClusterLossTest, ALossInTheMiddleOfARecoveryBeginsTheNext) {
   EXPECT_EQ(w.text(), "plan 4: preparing");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w4=0-7");
-  EXPECT_THAT(w.engine_calls, Not(Contains("new 2")));
+  EXPECT_THAT(w.engine.calls, Not(Contains("new 2")));
   EXPECT_EQ(w.status().lost, 1u) << "the others were no plan yet";
 }
 
@@ -88,7 +88,7 @@ TEST_F(ClusterLossTest, RequestsWaitWhereTheSurvivorsAreTooSmallAndGoOnWithTheNe
   EXPECT_THAT(w.text(), HasSubstr("worker w2 with layers 4-7 is gone"));
   EXPECT_THAT(w.text(), HasSubstr("requests wait for a worker"));
   EXPECT_THAT(w.text(), HasSubstr("w1 is left out: w1 needs"));
-  EXPECT_EQ(Message(w.losses.back()), w.text()) << "the waiting read the same";
+  EXPECT_EQ(Message(w.engine.losses.back()), w.text()) << "the waiting read the same";
   w.Join("w9", {.memory = 700});
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-3,w9=4-7");
@@ -107,7 +107,7 @@ TEST_F(ClusterLossTest, TheCacheIsCutToWhatTheSurvivorsHold) {
   w.Advance(seconds(2));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-8");
   EXPECT_EQ(w.num_blocks, 8u) << "5 layers of 100 leave 40 for 5 layers' pages of 1 a block";
-  EXPECT_THAT(w.engine_calls, Contains("shrink 8"));
+  EXPECT_THAT(w.engine.calls, Contains("shrink 8"));
   EXPECT_TRUE(w.logged("the KV cache is cut"));
 }
 
@@ -117,16 +117,16 @@ TEST_F(ClusterLossTest, AfterTwoCrashesTheCoordinatorsMemberIsSparedIfTheWorkers
   w.Leave("w1");
   w.Advance(seconds(1));
   EXPECT_THAT(w.ranges(), HasSubstr("local"));
-  EXPECT_TRUE(w.own_member);
+  EXPECT_TRUE(w.engine.own_member);
   w.Leave("w2");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w3=0-3,w4=4-7");
-  EXPECT_FALSE(w.own_member);
+  EXPECT_FALSE(w.engine.own_member);
   w.Leave("w3");
   w.Leave("w4");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-7");
-  EXPECT_TRUE(w.own_member);
+  EXPECT_TRUE(w.engine.own_member);
 }
 
 TEST_F(ClusterLossTest, SilenceIsNoCrash) {
@@ -134,11 +134,11 @@ TEST_F(ClusterLossTest, SilenceIsNoCrash) {
   for (const char* name : {"w1", "w2"}) {
     w.Silence(name);
     w.Advance(seconds(1));
-    EXPECT_FALSE(w.crashed);
+    EXPECT_FALSE(w.engine.crashed);
   }
   EXPECT_THAT(w.ranges(), HasSubstr("local"));
   w.Leave("w3");
-  EXPECT_TRUE(w.crashed);
+  EXPECT_TRUE(w.engine.crashed);
 }
 
 }  // namespace

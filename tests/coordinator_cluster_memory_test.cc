@@ -60,12 +60,12 @@ TEST_F(ClusterMemoryTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-3,local=4-7");
   EXPECT_EQ(w.num_blocks, 5u);
-  EXPECT_THAT(w.engine_calls, ::testing::IsSupersetOf({"shrink 5", "new 2"}));
+  EXPECT_THAT(w.engine.calls, ::testing::IsSupersetOf({"shrink 5", "new 2"}));
   w.Join("w2");
   w.Resize("w2=0-3,local=4-7");
   w.Advance(seconds(1));
   EXPECT_EQ(w.num_blocks, 5u) << "while the small one holds layers";
-  EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 10"));
+  EXPECT_THAT(w.engine.calls, ::testing::Contains("grow 10"));
   EXPECT_TRUE(w.logged("the KV cache grows from 80 to 160 tokens"));
   ASSERT_TRUE(w.record.has_value());
   EXPECT_EQ(w.record->num_blocks, 10u) << "a coordinator that takes over begins with it";
@@ -87,7 +87,7 @@ TEST_F(ClusterMemoryTest, ADrainMayCutACacheThatHasGrown) {
   for (const char* name : {"w3", "w4"}) w.Join(name, small);
   w.Resize("w1=0-1,w3=2-3,w4=4-5,w2=6-7");
   w.Advance(seconds(1));
-  EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 10"));
+  EXPECT_THAT(w.engine.calls, ::testing::Contains("grow 10"));
   ASSERT_EQ(w.ranges(), "w1=0-1,w3=2-3,w4=4-5,w2=6-7");
   for (const char* name : {"w3", "w4"}) {
     const uint64_t drain = w.Drain(name);
@@ -96,7 +96,7 @@ TEST_F(ClusterMemoryTest, ADrainMayCutACacheThatHasGrown) {
   }
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.num_blocks, 8u) << "what four layers leave, of what is had and what comes";
-  EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 8"));
+  EXPECT_THAT(w.engine.calls, ::testing::Contains("shrink 8"));
   EXPECT_EQ(w.problem(), "");
 }
 
@@ -114,7 +114,7 @@ TEST_F(ClusterMemoryTest, PoolsThatHadGrownCountUntilTheyAreGone) {
     w.Join("w3", {.memory = 4000});
     w.Resize("w1=0-1,w3=2-5,w2=6-7");
     w.Advance(seconds(1));
-    EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 99")) << "a layer takes 100 and 99, and there is room for 3";
+    EXPECT_THAT(w.engine.calls, ::testing::Contains("grow 99")) << "a layer takes 100 and 99, and there is room for 3";
     // Four layers of 100 beside two with 99 of pages.
     const uint64_t drain = w.Drain("w3");
     w.Advance(seconds(1));
@@ -122,7 +122,7 @@ TEST_F(ClusterMemoryTest, PoolsThatHadGrownCountUntilTheyAreGone) {
     if (memory < 598) {
       EXPECT_THAT(Message(w.answer(drain).status()), HasSubstr("beside"));
     } else {
-      EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 49")) << "what four layers leave afterwards";
+      EXPECT_THAT(w.engine.calls, ::testing::Contains("shrink 49")) << "what four layers leave afterwards";
     }
     EXPECT_EQ(w.problem(), "");
   }

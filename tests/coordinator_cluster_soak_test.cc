@@ -56,7 +56,7 @@ class ClusterSoak {
     } else if (what < 58) {
       asks_.push_back(world_.Undrain(Between(random_, 0, 5) == 0 ? "local" : name));
     } else if (what < 59) {
-      world_.engine_drains = !world_.engine_drains;
+      world_.engine.drains = !world_.engine.drains;
     } else if (what < 61) {
       world_.wiring_fault = world_.wiring_fault.ok() ? Internal("too many open files") : Status();
     } else if (what < 90) {
@@ -82,7 +82,7 @@ class ClusterSoak {
 
   // Nothing goes wrong any more, and there are enough members.
   void LeaveAlone() {
-    world_.engine_drains = true;
+    world_.engine.drains = true;
     world_.wiring_fault = absl::OkStatus();
     world_.Undrain("local");
     for (int i = 1; i <= 5; ++i) {
@@ -190,7 +190,7 @@ TEST(ClusterSoakTest, EverythingEndsWell) {
     plans += status.plans, aborted += status.aborted, lost += status.lost;
     for (uint64_t ask : soak.asks()) good += soak.world().answer(ask).ok();
     asks += soak.asks().size();
-    const auto& calls = soak.world().engine_calls;
+    const auto& calls = soak.world().engine.calls;
     drains += static_cast<uint64_t>(std::count(calls.begin(), calls.end(), "drain"));
     repairs += soak.world().logged("repairing the ring");
     left_out += soak.world().logged("is left out");

@@ -23,19 +23,19 @@ class ClusterStateTest : public testing::ServingClusterTest {};
 
 TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
-  EXPECT_EQ(Message(w.losses.back()), "0 of 2 workers have joined");
+  EXPECT_EQ(Message(w.engine.losses.back()), "0 of 2 workers have joined");
   w.Join("w1");
   w.Advance(seconds(100));
   EXPECT_TRUE(w.begun.empty());
-  EXPECT_EQ(Message(w.losses.back()), "1 of 2 workers have joined");
+  EXPECT_EQ(Message(w.engine.losses.back()), "1 of 2 workers have joined");
   EXPECT_EQ(w.text(), "1 of 2 workers have joined");
   w.Join("w2");
   EXPECT_EQ(w.text(), "plan 1: preparing");
-  EXPECT_EQ(Message(w.losses.back()), "plan 1 is being prepared");
+  EXPECT_EQ(Message(w.engine.losses.back()), "plan 1 is being prepared");
   w.Advance(seconds(1));
   EXPECT_EQ(w.text(), "serving");
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_EQ(w.engine_calls.back(), "new 1");
+  EXPECT_EQ(w.engine.calls.back(), "new 1");
   EXPECT_EQ(w.status().plans, 1u);
   // A worker that joins later gets layers by a resize only.
   w.Join("w3");
@@ -55,7 +55,7 @@ TEST_F(ClusterStateTest, AResizeIsAnsweredOnceWithItsReport) {
   EXPECT_EQ(w.answer(ask)->epoch, (Epoch{7, 2}));
   EXPECT_EQ(w.answer(ask)->pages_moved, 10u);
   EXPECT_GT(w.answer(ask)->took, milliseconds(20));
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"drain", "new 2"}));
   EXPECT_EQ(w.member("w2").runs, (LayerRange{0, 2}));
   EXPECT_EQ(w.member("w2").retired, LayerRange{}) << "Release has come";
   for (const char* bad : {"w1=0-3", "bob=0-7", "0-3,3-7", ""}) {
@@ -103,7 +103,7 @@ TEST_F(ClusterStateTest, AFaultBeforeTheDecisionLeavesTheOldPlan) {
   w.Advance(seconds(1));
   EXPECT_EQ(Message(w.answer(ask).status()), "w2: no memory for its layers");
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_TRUE(w.engine_calls.empty());
+  EXPECT_TRUE(w.engine.calls.empty());
   EXPECT_THAT(w.cancelled, ElementsAre(Epoch{7, 2}));
   // The epoch is not used again.
   w.member("w2").load_fault = absl::OkStatus();
@@ -115,7 +115,7 @@ TEST_F(ClusterStateTest, AFaultBeforeTheDecisionLeavesTheOldPlan) {
 // The engine is not told to go on over a ring that has lost a step, and gets new links.
 TEST_F(ClusterStateTest, ADrainThatDoesNotEndIsFollowedByARepair) {
   ClusterWorld& w = Serving(2);
-  w.engine_drains = false;
+  w.engine.drains = false;
   const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
   w.Advance(seconds(59));
   EXPECT_EQ(w.text(), "plan 2: draining");
@@ -123,23 +123,23 @@ TEST_F(ClusterStateTest, ADrainThatDoesNotEndIsFollowedByARepair) {
   w.Advance(seconds(2));
   EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("given up while draining: no answer from the ring"));
   w.Advance(seconds(1));
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 3"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"drain", "new 3"}));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.text(), "serving");
-  EXPECT_TRUE(w.losses.empty());
+  EXPECT_TRUE(w.engine.losses.empty());
 }
 
 // A repair that is under way is not given up because the ring that it replaces breaks too.
 TEST_F(ClusterStateTest, TheOldRingMayBreakWhileItIsRepaired) {
   ClusterWorld& w = Serving(2);
-  w.engine_drains = false;
+  w.engine.drains = false;
   w.member("w1").delay = w.member("w2").delay = seconds(1);
   w.Resize("w2=0-3,w1=4-7");
   for (int i = 0; i < 1000 && w.begun.size() < 2; ++i) w.Advance(milliseconds(100));
   ASSERT_EQ(w.begun.size(), 2u);
   w.BreakRing();
   w.Advance(seconds(20));
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 3"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"drain", "new 3"}));
   EXPECT_EQ(w.status().lost, 0u);
 }
 
@@ -166,13 +166,13 @@ TEST_F(ClusterStateTest, ALossBeforeTheDecisionNamesTheWorkerAndItsLayers) {
   w.Leave("w1", "nothing was heard of it for 2.5 s");
   const std::string gone = "worker w1 with layers 0-3 is gone: nothing was heard of it for 2.5 s";
   EXPECT_EQ(Message(w.answer(ask).status()), gone);
-  ASSERT_FALSE(w.losses.empty());
-  EXPECT_EQ(Message(w.losses[0]), gone) << "running requests are told";
-  EXPECT_EQ(Message(w.losses.back()), gone + "; plan 3 is being prepared");
-  EXPECT_THAT(w.engine_calls, Not(::testing::Contains("old")));
+  ASSERT_FALSE(w.engine.losses.empty());
+  EXPECT_EQ(Message(w.engine.losses[0]), gone) << "running requests are told";
+  EXPECT_EQ(Message(w.engine.losses.back()), gone + "; plan 3 is being prepared");
+  EXPECT_THAT(w.engine.calls, Not(::testing::Contains("old")));
   EXPECT_EQ(w.status().lost, 1u);
   w.Advance(seconds(1));
-  EXPECT_EQ(w.engine_calls, (Calls{"await", "await", "new 3"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"await", "await", "new 3"}));
   EXPECT_EQ(w.ranges(), "w2=0-7");
 }
 
@@ -186,9 +186,9 @@ TEST_F(ClusterStateTest, ALossAfterTheDecisionIsOneOnlyWithLayersInTheNewPlan) {
     w.Leave(lost, "its machine burns");
     if (std::string(lost) == "w2") {
       EXPECT_EQ(Message(w.answer(ask).status()), "worker w2 with layers 0-7 is gone: its machine burns");
-      EXPECT_EQ(w.losses.size(), 2u) << "the requests, then what is missing";
+      EXPECT_EQ(w.engine.losses.size(), 2u) << "the requests, then what is missing";
     } else {
-      EXPECT_TRUE(w.losses.empty());
+      EXPECT_TRUE(w.engine.losses.empty());
       EXPECT_FALSE(w.answered(ask)) << "w2 has not committed";
     }
     EXPECT_EQ(w.problem(), "");
@@ -223,9 +223,9 @@ TEST_F(ClusterStateTest, ABrokenRingIsRepairedWithTheSameRanges) {
   w.Advance(milliseconds(499));
   EXPECT_TRUE(w.begun.empty()) << "a lost worker would be noticed meanwhile";
   w.Advance(seconds(1));
-  EXPECT_EQ(w.engine_calls, (Calls{"new 2"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"new 2"}));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_TRUE(w.losses.empty());
+  EXPECT_TRUE(w.engine.losses.empty());
 }
 
 TEST_F(ClusterStateTest, ARingThatBreaksInAChangeAbortsItAndIsRepaired) {
@@ -235,7 +235,7 @@ TEST_F(ClusterStateTest, ARingThatBreaksInAChangeAbortsItAndIsRepaired) {
   w.BreakRing();
   EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("the running ring broke"));
   w.Advance(seconds(10));
-  EXPECT_EQ(w.engine_calls, (Calls{"new 3"}));
+  EXPECT_EQ(w.engine.calls, (Calls{"new 3"}));
   EXPECT_EQ(w.text(), "serving");
 }
 
@@ -246,12 +246,13 @@ TEST_F(ClusterStateTest, ARingThatCanNotBeRepairedIsPlannedAnew) {
   w.Join("w2");
   w.Resize("w1=0-3,w2=4-7");
   w.Advance(seconds(1));
-  w.losses.clear();
+  w.engine.losses.clear();
   w.member("w2").reachable = false;
   w.BreakRing();
   w.Advance(seconds(3));
-  ASSERT_FALSE(w.losses.empty());
-  EXPECT_THAT(Message(w.losses[0]), HasSubstr("the ring could not be repaired: the link from w1 to w2 failed: Conn"));
+  ASSERT_FALSE(w.engine.losses.empty());
+  EXPECT_THAT(Message(w.engine.losses[0]),
+              HasSubstr("the ring could not be repaired: the link from w1 to w2 failed: Conn"));
   EXPECT_EQ(w.ranges(), "w1=0-7");
 }
 
@@ -354,14 +355,14 @@ TEST_F(ClusterStateTest, NobodyReadsThatAWorkerIsGoneWhenItIsBack) {
   for (const char* name : {"w1", "w2", "w3"}) w.Join(name, {.memory = 700});
   w.Advance(seconds(1));
   w.Leave("w2");
-  EXPECT_THAT(Message(w.losses.back()), HasSubstr("w2 with layers"));
+  EXPECT_THAT(Message(w.engine.losses.back()), HasSubstr("w2 with layers"));
   w.Leave("w3");
   w.Advance(seconds(1));
-  EXPECT_THAT(Message(w.losses.back()),
+  EXPECT_THAT(Message(w.engine.losses.back()),
               HasSubstr("requests wait for a worker: no plan can be made over the 1 that is"));
   EXPECT_THAT(w.text(), HasSubstr("w1 is left out: w1 needs"));
   w.Join("w3");
-  EXPECT_THAT(Message(w.losses.back()), Not(HasSubstr("w3 with layers")));
+  EXPECT_THAT(Message(w.engine.losses.back()), Not(HasSubstr("w3 with layers")));
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   EXPECT_EQ(w.text(), "serving");
@@ -417,10 +418,10 @@ TEST_F(ClusterStateTest, AMembershipThatIsReplacedCountsNoMore) {
   ClusterWorld& w = Serving(2);
   const uint64_t old = w.member("w1").id;
   w.Join("w1");  // the same process again, before its old stream has ended
-  EXPECT_THAT(Message(w.losses[0]), HasSubstr("worker w1 with layers 0-3 is gone: it joined again"));
+  EXPECT_THAT(Message(w.engine.losses[0]), HasSubstr("worker w1 with layers 0-3 is gone: it joined again"));
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7") << "it has its place in the order";
-  w.losses.clear();
+  w.engine.losses.clear();
   w.state().Left({"w1", old}, Unavailable("its connection ended"), w.now());
   w.state().Said(old, {.worker = "w1", .epoch = {7, 2}, .what = StageFault{Internal("late")}}, w.now());
   w.Advance(seconds(1));
@@ -445,7 +446,7 @@ TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {
     w.Resize(text);
     w.Advance(seconds(1));
     EXPECT_EQ(w.text(), "serving");
-    return w.salt;
+    return w.engine.salt;
   };
   const char* cut = "w1=0-2,w2=3-7";
   const char* other = "w1=0-4,w2=5-7";

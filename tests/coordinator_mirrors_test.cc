@@ -73,7 +73,7 @@ class ClusterMirrorsTest : public testing::ServingClusterTest {
     for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info_);
     world_->Advance(seconds(1));
     EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
+    world_->engine.calls.clear();
     return *world_;
   }
   // The sources of the last Prepare, as "2-3 of w1" or "2-3 of the mirror at w1".
@@ -106,10 +106,10 @@ TEST_F(ClusterMirrorsTest, ALostMembersPagesAreRecalledFromItsMirror) {
   w.member("w3").mirrored = 77;  // of w2
   w.member("w2").mirrored = 55;  // of w1
   w.Leave("w2");
-  EXPECT_TRUE(w.mirrored);
+  EXPECT_TRUE(w.engine.mirrored);
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
-  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 77", "new 2 with the cache"));
+  EXPECT_THAT(w.engine.calls, ElementsAre("await", "await", "recall 77", "new 2 with the cache"));
   EXPECT_EQ(SourcesOf("w1"), "2-3 of the mirror at w3");
   EXPECT_EQ(SourcesOf("w3"), "4 of the mirror at w3");
 }
@@ -121,7 +121,7 @@ TEST_F(ClusterMirrorsTest, LayersOfSurvivorsThatMoveComeFromTheirOldOwners) {
   EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-7");
   EXPECT_EQ(SourcesOf("w2"), "0-1 of the mirror at w2");
   EXPECT_EQ(SourcesOf("w3"), "4 of w2");
-  EXPECT_EQ(w.engine_calls.back(), "new 2 with the cache");
+  EXPECT_EQ(w.engine.calls.back(), "new 2 with the cache");
 }
 
 TEST_F(ClusterMirrorsTest, AMirrorThatIsNotWholeBringsNothing) {
@@ -129,7 +129,7 @@ TEST_F(ClusterMirrorsTest, AMirrorThatIsNotWholeBringsNothing) {
   w.member("w3").mirrored = std::nullopt;
   w.Leave("w2");
   w.Advance(milliseconds(300));
-  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall nothing", "new 2 with the cache"));
+  EXPECT_THAT(w.engine.calls, ElementsAre("await", "await", "recall nothing", "new 2 with the cache"));
 }
 
 // The plan has had no step, and what was cached before is in the mirror.
@@ -138,7 +138,7 @@ TEST_F(ClusterMirrorsTest, AMirrorThatIsWholeWithoutAStepBringsWhatWasThereBefor
   w.member("w3").mirrored = 0;
   w.Leave("w2");
   w.Advance(milliseconds(300));
-  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 0", "new 2 with the cache"));
+  EXPECT_THAT(w.engine.calls, ElementsAre("await", "await", "recall 0", "new 2 with the cache"));
 }
 
 TEST_F(ClusterMirrorsTest, WhatAMemberLacksIsForgottenAndThePlanServes) {
@@ -148,8 +148,8 @@ TEST_F(ClusterMirrorsTest, WhatAMemberLacksIsForgottenAndThePlanServes) {
   w.Leave("w2");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
-  EXPECT_EQ(w.engine_calls.back(), "new 2 with the cache");
-  EXPECT_THAT(w.missing, ElementsAre(2, 7, 9));
+  EXPECT_EQ(w.engine.calls.back(), "new 2 with the cache");
+  EXPECT_THAT(w.engine.missing, ElementsAre(2, 7, 9));
 }
 
 // w2 is about to leave and says nothing any more: what its layers had is computed again.
@@ -178,7 +178,7 @@ TEST_F(ClusterMirrorsTest, AllIsForgottenWhereAStageAndItsMirrorAreLost) {
   w.Leave("w3");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w1=0-3,w4=4-7");
-  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
+  EXPECT_EQ(w.engine.calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
   EXPECT_TRUE(w.logged("a stage is lost with its mirror"));
 }
 
@@ -192,8 +192,8 @@ TEST_F(ClusterMirrorsTest, AnotherLossWhileAPlanRecallsIsRecalledToo) {
   w.Leave("w3");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w2=0-3,w4=4-7");
-  EXPECT_THAT(w.engine_calls, Contains("recall 20"));
-  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {} with the cache", w.status().plan->epoch.number));
+  EXPECT_THAT(w.engine.calls, Contains("recall 20"));
+  EXPECT_EQ(w.engine.calls.back(), fmt::format("new {} with the cache", w.status().plan->epoch.number));
 }
 
 TEST_F(ClusterMirrorsTest, APlanThatRecallsAndFailsIsFollowedByOneThatDoesNot) {
@@ -202,7 +202,7 @@ TEST_F(ClusterMirrorsTest, APlanThatRecallsAndFailsIsFollowedByOneThatDoesNot) {
   w.Leave("w2");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7") << "the reader is not left out, and nobody waits";
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("with the cache"))));
   EXPECT_EQ(SourcesOf("w1"), "");
 }
 
@@ -213,7 +213,7 @@ TEST_F(ClusterMirrorsTest, TheOnlySurvivorIsNotLeftOutForWhatItCantRecall) {
   w.Leave("w1");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w2=0-7");
-  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
+  EXPECT_EQ(w.engine.calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
 }
 
 TEST_F(ClusterMirrorsTest, ACopyingThatDoesNotEndIsGivenUpWithoutBlame) {
@@ -222,7 +222,7 @@ TEST_F(ClusterMirrorsTest, ACopyingThatDoesNotEndIsGivenUpWithoutBlame) {
   w.Leave("w2");
   w.Advance(seconds(16));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
-  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
+  EXPECT_EQ(w.engine.calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
 }
 
 // A stage that fails by itself does so without a recall too, and then is left out as ever.
@@ -244,7 +244,7 @@ TEST_F(ClusterMirrorsTest, AMemberThatIsLeftOutIsNoSource) {
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   EXPECT_EQ(SourcesOf("w1"), "2-3 of the mirror at w3");
   EXPECT_EQ(SourcesOf("w3"), "4 of the mirror at w3");
-  EXPECT_THAT(w.engine_calls, Contains("recall 77"));
+  EXPECT_THAT(w.engine.calls, Contains("recall 77"));
 }
 
 // Rounded activations differ with the boundaries between stages, so that no prefix would be found.
@@ -254,7 +254,7 @@ TEST_F(ClusterMirrorsTest, NothingIsRecalledWhereTheSaltChanges) {
   w.Leave("w2");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("recall"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("recall"))));
   EXPECT_TRUE(w.logged("would have been rounded otherwise"));
   EXPECT_EQ(SourcesOf("w1"), "");
 }
@@ -263,12 +263,12 @@ TEST_F(ClusterMirrorsTest, TheNextLossIsRecalledFromTheNextPlansMirrors) {
   ClusterWorld& w = Mirroring(3);
   w.Leave("w2");
   w.Advance(milliseconds(300));
-  w.engine_calls.clear();
+  w.engine.calls.clear();
   w.member("w3").mirrored = 200;
   w.Leave("w1");
   w.Advance(milliseconds(300));
   EXPECT_EQ(w.ranges(), "w3=0-7");
-  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 200", "new 3 with the cache"));
+  EXPECT_THAT(w.engine.calls, ElementsAre("await", "await", "recall 200", "new 3 with the cache"));
   EXPECT_EQ(SourcesOf("w3"), "0-3 of the mirror at w3");
 }
 
@@ -279,8 +279,8 @@ TEST_F(ClusterMirrorsTest, ARepairAndAResizeRecallNothing) {
   w.Resize("w1=0-1,w2=2-3,w3=4-7");
   w.Advance(seconds(2));
   EXPECT_EQ(w.ranges(), "w1=0-1,w2=2-3,w3=4-7");
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("recall"))));
-  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("recall"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("with the cache"))));
 }
 
 TEST_F(ClusterMirrorsTest, TheCoordinatorsMemberTakesOverFromItsMirror) {
@@ -291,7 +291,7 @@ TEST_F(ClusterMirrorsTest, TheCoordinatorsMemberTakesOverFromItsMirror) {
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-7");
   EXPECT_EQ(SourcesOf("local"), "0-3 of the mirror at local");
-  EXPECT_THAT(w.engine_calls.back(), HasSubstr("with the cache"));
+  EXPECT_THAT(w.engine.calls.back(), HasSubstr("with the cache"));
 }
 
 // 100 bytes a layer, and a block of one on each: a mirror counts like the pages that it copies.

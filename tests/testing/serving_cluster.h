@@ -19,8 +19,8 @@ class ServingClusterTest : public ::testing::Test {
     for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info);
     world_->Advance(std::chrono::seconds(1));
     EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
-    world_->losses.clear();
+    world_->engine.calls.clear();
+    world_->engine.losses.clear();
     world_->begun.clear();
     return *world_;
   }

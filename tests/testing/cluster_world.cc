@@ -1,0 +1,150 @@
+#include "tests/testing/cluster_world.h"
+
+#include <algorithm>
+
+namespace gyre::testing {
+
+ClusterWorld::ClusterWorld(const ClusterPolicy& policy) : engine(policy), policy_(policy), state_(policy, "here:1") {
+  Tick();
+}
+
+ClusterPolicy ClusterWorld::Policy(int layers, int min_workers) {
+  ClusterPolicy p;
+  p.term = 7;
+  p.sizes.layers.assign(static_cast<size_t>(layers), 100);
+  p.sizes.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
+  p.sizes.counts.num_blocks = 10;
+  p.min_workers = min_workers;
+  return p;
+}
+
+SimMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
+  info.name = name;
+  info.address = name + ":1";
+  info.host = "host";
+  auto m = std::make_shared<SimMember>();
+  m->info = info;
+  m->id = next_id_++;
+  members_[name] = m;
+  Do(state_.Joined(info, m->id, now_));
+  return *m;
+}
+
+void ClusterWorld::Leave(const std::string& name, const std::string& why) {
+  const Membership gone = Of(name);
+  members_.erase(name);
+  Do(state_.Left(gone, Unavailable("{}", why), now_));
+}
+
+void ClusterWorld::Silence(const std::string& name) {
+  const Membership gone = Of(name);
+  members_.erase(name);
+  Do(state_.Left(gone, Unavailable("nothing was heard of it"), now_, false));
+}
+
+void ClusterWorld::Detach(const std::string& name) {
+  Do(state_.Detached(Of(name), member(name).stream, Unavailable("its stream ended"), now_));
+}
+
+void ClusterWorld::Reattach(const std::string& name) { Do(state_.Reattached(Of(name), ++member(name).stream, now_)); }
+
+void ClusterWorld::EndOldStream(const std::string& name) {
+  Do(state_.Detached(Of(name), member(name).stream - 1, Unavailable("its stream ended"), now_));
+}
+
+void ClusterWorld::WantsToLeave(const std::string& name) { Do(state_.WantsToLeave(Of(name), now_)); }
+
+void ClusterWorld::LetDismissedGo() {
+  std::vector<std::string> names;
+  for (const auto& [name, m] : members_) {
+    if (m->dismissed) names.push_back(name);
+  }
+  for (const std::string& name : names) Leave(name);
+}
+
+uint64_t ClusterWorld::Asked() {
+  answers_[next_ask_] = std::nullopt;
+  return next_ask_++;
+}
+
+uint64_t ClusterWorld::Resize(const std::string& text) {
+  const uint64_t ask = Asked();
+  Do(state_.AskedToResize(ask, text, now_));
+  return ask;
+}
+
+uint64_t ClusterWorld::Drain(const std::string& name) {
+  const uint64_t ask = Asked();
+  Do(state_.AskedToDrain(ask, name, now_));
+  return ask;
+}
+
+uint64_t ClusterWorld::Undrain(const std::string& name) {
+  const uint64_t ask = Asked();
+  Do(state_.AskedToUndrain(ask, name, now_));
+  return ask;
+}
+
+uint64_t ClusterWorld::Remove(const std::string& name) {
+  const uint64_t ask = Asked();
+  Do(state_.AskedToRemove(ask, name, now_));
+  return ask;
+}
+
+uint64_t ClusterWorld::TakeProposed() {
+  const uint64_t ask = Asked();
+  Do(state_.AskedForProposed(ask, now_));
+  return ask;
+}
+
+StatusOr<ChangeReport> ClusterWorld::DryRun(const std::string& text, uint32_t live_blocks) {
+  const uint64_t ask = Asked();
+  Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.num_blocks = live_blocks}}));
+  return answer(ask);
+}
+
+StatusOr<ChangeReport> ClusterWorld::DryDrain(const std::string& name) {
+  const uint64_t ask = Asked();
+  Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
+  return answer(ask);
+}
+
+void ClusterWorld::BreakRing() {
+  if (const auto ring = engine.BreakRing()) Do(state_.RingBroken(*ring, Unavailable("the ring: a link ended"), now_));
+}
+
+void ClusterWorld::Advance(Duration d) {
+  const Deadline end = now_ + d;
+  for (int rounds = 0; problem_.empty(); ++rounds) {
+    if (rounds > 200000) return Wrong("the state asks for ticks without an end");
+    const Deadline event = todo_.empty() ? kNoDeadline : todo_.begin()->first;
+    const Deadline next = std::min(event, state_.deadline());
+    if (next > end) break;
+    now_ = std::max(now_, next);
+    if (event <= now_) {
+      auto node = todo_.extract(todo_.begin());
+      node.mapped()();
+    } else {
+      Tick();
+    }
+  }
+  now_ = end;
+  Tick();
+}
+
+std::string ClusterWorld::ranges() const {
+  const ClusterStatus s = status();
+  std::string out;
+  if (!s.plan) return out;
+  for (const StagePlan& stage : s.plan->stages) {
+    out += (out.empty() ? "" : ",") + fmt::format("{}={}", stage.worker(), FormatRange(stage.layers));
+  }
+  return out;
+}
+
+bool ClusterWorld::logged(const std::string& part) const {
+  return std::any_of(log_.begin(), log_.end(),
+                     [&part](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+}  // namespace gyre::testing
