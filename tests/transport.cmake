@@ -4,7 +4,8 @@ if(GYRE_TESTS)
           transport_link_test transport_patience_test transport_ring_port_test transport_shm_test transport_tls_test
           transport_udp_port_test
     DEPS gyre_transport)
-  gyre_tests(transport_udp_tests "unit;pure;asan" FILES transport_udp_core_test transport_udp_network_test
+  gyre_tests(transport_udp_tests "unit;pure;asan"
+    FILES transport_udp_core_test transport_udp_network_test transport_udp_security_test
     DEPS gyre_transport)
   gyre_tests(transport_allocation_tests "unit;pure;asan" FILES transport_allocation_test DEPS gyre_transport)
   target_sources(transport_allocation_tests PRIVATE testing/largest_allocation.cc)
