@@ -10,7 +10,7 @@ if(GYRE_TESTS)
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test
           coordinator_mirrors_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
-          coordinator_leadership_test coordinator_request_book_test
+          coordinator_cluster_members_test coordinator_leadership_test coordinator_request_book_test
     DEPS gyre_coordinator simulated_worlds)
   # Long, without memory of their own: asan_all alone has them under AddressSanitizer.
   set_tests_properties(coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_cluster_explore_test
