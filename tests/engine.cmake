@@ -6,10 +6,11 @@ if(GYRE_TESTS)
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc)
   gyre_tests(golden_tests engine
-    FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test worker_golden_state_test
-          worker_golden_quantized_test worker_golden_test worker_scalar_forward_test worker_scalar_state_test
+    FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test model_hf_tokenizer_test
+          model_hf_values_test worker_golden_state_test worker_golden_quantized_test worker_golden_test
+          worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
-  target_sources(golden_tests PRIVATE testing/far_kind.cc)
+  target_sources(golden_tests PRIVATE testing/far_kind.cc testing/hf_folder.cc)
   gyre_tests(cli_tests engine
     FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test cli_tables_test
     DEPS gyre_cli Boost::json)
