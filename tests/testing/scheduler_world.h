@@ -77,6 +77,7 @@ class SchedulerWorld {
   TrackedSequence* Current(const StepItem& item);
   // Rings, members and schedulers that come and go.
   void ChangeRing();
+  void LosePages();
   void LoseMember();
   void Recall();
   void KeepIndex();

@@ -42,14 +42,18 @@ void SchedulerWorld::SetRing() {
   scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
 }
 
+void SchedulerWorld::LosePages() {
+  for (const int group : {kPageGroup, kWindowGroup, kSlotGroup}) stage_.Lose(group, random_);
+  stage_.ForgetStamps();
+}
+
 // All pages are gone, and nothing of them is used again.
 void SchedulerWorld::LoseMember() {
   mirror_.Forget();
   if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
   if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
   TakePreemptions();
-  for (const int group : {kPageGroup, kSlotGroup}) stage_.Lose(group, random_);
-  stage_.ForgetStamps();
+  LosePages();
 }
 
 // All pages are gone, and those that the scheduler still counts on come from the mirror.
@@ -57,8 +61,7 @@ void SchedulerWorld::Recall() {
   scheduler_.PutBack();
   scheduler_.ForgetAfter(options_.trusts_mirror ? UINT64_MAX : mirror_.whole());
   TakePreemptions();
-  for (const int group : {kPageGroup, kWindowGroup, kSlotGroup}) stage_.Lose(group, random_);
-  stage_.ForgetStamps();
+  LosePages();
   for (BlockId number : scheduler_.LiveBlocks()) {
     const MemoryCounts::Place unit = *o_.counts().PlaceOf(number);
     if (const SimulatedStage::Unit* copy = mirror_.Find(unit)) {
