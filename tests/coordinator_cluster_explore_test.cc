@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ClusterWorld;
-using testing::SimMember;
+using testing::SimulatedMember;
 
 // A cluster with its workers' processes, which outlive a coordinator.
 class Explored {
@@ -112,7 +112,7 @@ class Explored {
  private:
   static constexpr uint64_t kMemory = 590;  // for a layer more than two, with nine of the ten blocks
   void Join(const std::string& name, uint64_t memory, LayerRange holds = {}, uint32_t blocks = 0) {
-    SimMember& m = world_->Join(name, {.memory = memory, .holds = holds});
+    SimulatedMember& m = world_->Join(name, {.memory = memory, .holds = holds});
     m.runs = holds;
     m.blocks = blocks;
   }

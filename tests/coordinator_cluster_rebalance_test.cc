@@ -132,7 +132,7 @@ TEST(ClusterRebalanceTest, WhoCantBeReachedIsLeftOutAndTriedAgain) {
   for (const char* name : {"a", "b"}) {
     world.member(name).links["c"] = {.to = "c", .failure = "Connection refused"};
   }
-  testing::SimMember& c = world.Join("c", Fast(100));
+  testing::SimulatedMember& c = world.Join("c", Fast(100));
   c.links["coordinator"] = {.to = "coordinator", .failure = "Connection refused"};
   Live(world, seconds(10), {"a", "b", "c"});
   EXPECT_EQ(Proposed(world), "");
@@ -151,7 +151,7 @@ TEST(ClusterRebalanceTest, WhatTheCoordinatorDoesNotReachIsNotTheFirstStage) {
     SCOPED_TRACE(reaches);
     ClusterWorld world(Policy(Rebalance::kAuto, 1));
     world.CanProbe();
-    testing::SimMember& a = world.Join("a", Fast(100));
+    testing::SimulatedMember& a = world.Join("a", Fast(100));
     Live(world, seconds(5), {"a"});
     EXPECT_THAT(world.probes, ::testing::UnorderedElementsAre("a", ""));
     ASSERT_EQ(world.ranges(), "a=0-11");
@@ -173,7 +173,7 @@ TEST(ClusterRebalanceTest, WhatTheCoordinatorDoesNotReachIsNotTheFirstStage) {
 TEST(ClusterRebalanceTest, LinksToAMemberThatHasLeftAreMeasuredAgain) {
   ClusterWorld world(Policy(Rebalance::kAuto, 1));
   world.CanProbe();
-  testing::SimMember& a = world.Join("a", Fast(100));
+  testing::SimulatedMember& a = world.Join("a", Fast(100));
   a.links["b"] = {.to = "b", .failure = "No route to host"};
   world.links["b"] = {.to = "b", .failure = "No route to host"};
   world.Join("b", Fast(100)).links["a"] = {.to = "a", .failure = "No route to host"};
@@ -195,7 +195,7 @@ TEST(ClusterRebalanceTest, WhoIsFarAwayOrSlowGetsNothingAndTheReasonSaysWhy) {
   ClusterWorld world(Policy(Rebalance::kAuto));
   for (const char* name : {"a", "b"}) world.Join(name, Fast(100));
   Live(world, seconds(5), {"a", "b"});
-  testing::SimMember& far = world.Join("far", Fast(100));
+  testing::SimulatedMember& far = world.Join("far", Fast(100));
   for (const char* to : {"a", "b", "coordinator"}) {
     far.links[to] = {.to = to, .failure = "", .round_trip_us = 30'000'000, .bytes_per_second = 1e6};
   }

@@ -14,7 +14,7 @@ using std::chrono::seconds;
 using testing::Between;
 using testing::ClusterWorld;
 using testing::RandomBits;
-using testing::SimMember;
+using testing::SimulatedMember;
 
 class ClusterSoak {
  public:
@@ -135,7 +135,7 @@ class ClusterSoak {
     world_.Join(name, info);
     if (Between(random_, 0, 3) == 0) Upset(world_.member(name));
   }
-  void Upset(SimMember& m) {
+  void Upset(SimulatedMember& m) {
     switch (Between(random_, 0, 5)) {
       case 0: m.reachable = false; break;
       case 1: m.silent = true; break;
@@ -145,7 +145,7 @@ class ClusterSoak {
       default: m.delay = milliseconds(Between(random_, 1, 200)); break;
     }
   }
-  static void Heal(SimMember& m) {
+  static void Heal(SimulatedMember& m) {
     m.reachable = true;
     m.silent = false;
     m.load_fault = absl::OkStatus();

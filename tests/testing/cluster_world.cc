@@ -18,11 +18,11 @@ ClusterPolicy ClusterWorld::Policy(int layers, int min_workers) {
   return p;
 }
 
-SimMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
+SimulatedMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
   info.name = name;
   info.address = name + ":1";
   info.host = "host";
-  auto m = std::make_shared<SimMember>();
+  auto m = std::make_shared<SimulatedMember>();
   m->info = info;
   m->id = next_id_++;
   members_[name] = m;

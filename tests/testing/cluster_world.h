@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "coordinator/cluster_state.h"
-#include "tests/testing/sim_engine.h"
-#include "tests/testing/sim_member.h"
+#include "tests/testing/simulated_engine.h"
+#include "tests/testing/simulated_member.h"
 
 namespace gyre::testing {
 
@@ -24,8 +24,10 @@ class ClusterWorld {
   static ClusterPolicy Policy(int layers, int min_workers);
 
   // Members come and go.
-  SimMember& Join(const std::string& name, MemberInfo info = {});
-  SimMember& JoinLocal(std::optional<LayerRange> wish = {}) { return Join("local", {.local = true, .wish = wish}); }
+  SimulatedMember& Join(const std::string& name, MemberInfo info = {});
+  SimulatedMember& JoinLocal(std::optional<LayerRange> wish = {}) {
+    return Join("local", {.local = true, .wish = wish});
+  }
   void Leave(const std::string& name, const std::string& why = "its connection ended");
   // The member is lost, but its process may live.
   void Silence(const std::string& name);
@@ -65,7 +67,7 @@ class ClusterWorld {
   // The visible state.
   const std::string& problem() const { return problem_; }
   ClusterState& state() { return state_; }
-  SimMember& member(const std::string& name) { return *members_.at(name); }
+  SimulatedMember& member(const std::string& name) { return *members_.at(name); }
   bool has(const std::string& name) const { return members_.count(name) > 0; }
   ClusterStatus status() const { return state_.status(now_); }
   std::string text() const { return status().state; }
@@ -74,7 +76,7 @@ class ClusterWorld {
   const std::vector<std::string>& log() const { return log_; }
   bool logged(const std::string& part) const;
 
-  SimEngine engine;
+  SimulatedEngine engine;
   std::vector<PlanRecord> records;
   std::optional<ClusterRecord> record;     // that was kept last
   std::map<std::string, LinkSpeed> links;  // from this process
@@ -101,11 +103,11 @@ class ClusterWorld {
   void Do(ClusterState::Actions actions);
   void Dry(ClusterState::Actions actions);
   // Delivers an event of a member later, unless it is silent or has left by then.
-  void Say(const std::shared_ptr<SimMember>& m, Epoch epoch, StageAnswer what);
-  std::shared_ptr<SimMember> Find(uint64_t id);
+  void Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, StageAnswer what);
+  std::shared_ptr<SimulatedMember> Find(uint64_t id);
   void Play(PrepareMember& a);
   void CheckSources(const PrepareRequest& request);
-  void CheckRoom(const SimMember& m, const PrepareRequest& request);
+  void CheckRoom(const SimulatedMember& m, const PrepareRequest& request);
   void MaybeConnect(const Plan& plan);
   void Play(MoveMember& a);
   void Play(TellMember& a);
@@ -134,7 +136,7 @@ class ClusterWorld {
   ClusterState state_;
   Deadline now_ = Deadline{} + std::chrono::hours(1);
   std::multimap<Deadline, std::function<void()>> todo_;
-  std::map<std::string, std::shared_ptr<SimMember>> members_;
+  std::map<std::string, std::shared_ptr<SimulatedMember>> members_;
   std::map<uint64_t, std::optional<StatusOr<ChangeReport>>> answers_;
   std::vector<std::string> log_;
   uint64_t next_id_ = 1, next_ask_ = 1;

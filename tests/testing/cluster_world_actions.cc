@@ -27,15 +27,15 @@ void ClusterWorld::CheckEngine() {
   if (engine.stopped() && !wiring_) Wrong("the engine is stopped and nothing goes on");
 }
 
-std::shared_ptr<SimMember> ClusterWorld::Find(uint64_t id) {
+std::shared_ptr<SimulatedMember> ClusterWorld::Find(uint64_t id) {
   for (auto& [name, m] : members_) {
     if (m->id == id) return m;
   }
   Wrong("a command to a member that has left");
-  return std::make_shared<SimMember>();
+  return std::make_shared<SimulatedMember>();
 }
 
-void ClusterWorld::Say(const std::shared_ptr<SimMember>& m, Epoch epoch, StageAnswer what) {
+void ClusterWorld::Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, StageAnswer what) {
   if (m->silent) return;
   After(m->delay, [this, m, epoch, what = std::move(what)] {
     if (m->silent || !has(m->info.name) || members_.at(m->info.name) != m) return;
@@ -74,14 +74,14 @@ void ClusterWorld::CheckSources(const PrepareRequest& request) {
       Wrong("pages are to come from a member that has left");
       continue;
     }
-    const SimMember& from = member(s.worker);
+    const SimulatedMember& from = member(s.worker);
     if (s.mirror != 0 && from.mirror_of != s.mirror) Wrong("pages are to come from a mirror that there is not");
     if (s.mirror == 0 && (s.layers.begin < from.runs.begin || s.layers.end > from.runs.end))
       Wrong("pages are to come from a member that does not run their layers");
   }
 }
 
-void ClusterWorld::CheckRoom(const SimMember& m, const PrepareRequest& request) {
+void ClusterWorld::CheckRoom(const SimulatedMember& m, const PrepareRequest& request) {
   const uint64_t needs = m.NeedsFor(request, policy_.sizes);
   if (m.info.memory == 0 || needs <= m.info.memory) return;
   const LayerRange gets = request.plan.stages[static_cast<size_t>(request.stage)].layers;
@@ -92,7 +92,7 @@ void ClusterWorld::CheckRoom(const SimMember& m, const PrepareRequest& request) 
 
 // Once all stages have loaded, their links are made; or one fails, and with it those before it.
 void ClusterWorld::MaybeConnect(const Plan& plan) {
-  std::vector<std::shared_ptr<SimMember>> stages;
+  std::vector<std::shared_ptr<SimulatedMember>> stages;
   for (const StagePlan& s : plan.stages) {
     if (!has(s.worker()) || members_.at(s.worker())->loaded != plan.epoch) return;
     stages.push_back(members_.at(s.worker()));

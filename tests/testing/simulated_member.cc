@@ -1,4 +1,4 @@
-#include "tests/testing/sim_member.h"
+#include "tests/testing/simulated_member.h"
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@ LayerRange LayersOf(const PrepareRequest& request) {
 
 }  // namespace
 
-void SimMember::Prepare(const PrepareRequest& request, uint32_t num_blocks) {
+void SimulatedMember::Prepare(const PrepareRequest& request, uint32_t num_blocks) {
   prepared.clear();
   loaded.reset();
   prepared[request.plan.epoch] = request;
@@ -20,7 +20,7 @@ void SimMember::Prepare(const PrepareRequest& request, uint32_t num_blocks) {
 }
 
 // Pools that begin anew are empty until the others are gone.
-uint64_t SimMember::NeedsFor(const PrepareRequest& request, const ModelSizes& sizes) const {
+uint64_t SimulatedMember::NeedsFor(const PrepareRequest& request, const ModelSizes& sizes) const {
   const LayerRange gets = LayersOf(request);
   std::set<int> union_of;
   for (LayerRange r : {gets, runs}) {
@@ -33,13 +33,13 @@ uint64_t SimMember::NeedsFor(const PrepareRequest& request, const ModelSizes& si
   return union_of.size() * sizes.layers[0] + pages;
 }
 
-std::optional<StageAnswer> SimMember::Move() const {
+std::optional<StageAnswer> SimulatedMember::Move() const {
   if (!move_fault.ok()) return StageFault{move_fault};
   if (!moves) return std::nullopt;
   return StageMoved{.pages = 5, .bytes = 50, .last_pages = 1, .missing = lacks};
 }
 
-std::optional<StageAnswer> SimMember::Tell(const TellMember& command) {
+std::optional<StageAnswer> SimulatedMember::Tell(const TellMember& command) {
   if (silent && command.what != TellMember::kDismiss) return std::nullopt;
   switch (command.what) {
     case TellMember::kCommit: return deaf.count(command.what) > 0 ? std::nullopt : std::optional(Commit(command.epoch));
@@ -50,7 +50,7 @@ std::optional<StageAnswer> SimMember::Tell(const TellMember& command) {
   return std::nullopt;
 }
 
-StageAnswer SimMember::Commit(Epoch epoch) {
+StageAnswer SimulatedMember::Commit(Epoch epoch) {
   const auto it = prepared.find(epoch);
   if (it == prepared.end()) return StageFault{FailedPrecondition("not prepared")};
   retired = runs;
@@ -61,7 +61,7 @@ StageAnswer SimMember::Commit(Epoch epoch) {
   return StageCommitted{};
 }
 
-void SimMember::Release(Epoch epoch) {
+void SimulatedMember::Release(Epoch epoch) {
   retired = {};
   mirror_of = 0;
   if (!ran || ran->plan.epoch != epoch) return;

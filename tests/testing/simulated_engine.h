@@ -10,9 +10,9 @@
 
 namespace gyre::testing {
 
-class SimEngine {
+class SimulatedEngine {
  public:
-  explicit SimEngine(const ClusterPolicy& policy);
+  explicit SimulatedEngine(const ClusterPolicy& policy);
 
   // What the cluster tells it; an error: it should not.
   Status Take(const DrainEngine& a, Deadline now);

@@ -17,7 +17,7 @@ namespace gyre::testing {
 using StageAnswer = decltype(StageEvent::what);
 
 // A test can change its behaviour at any time.
-struct SimMember {
+struct SimulatedMember {
   MemberInfo info;
   uint64_t id = 0;                                 // of its membership
   Duration delay = std::chrono::milliseconds(10);  // before each answer

@@ -1,12 +1,12 @@
-#include "tests/testing/sim_engine.h"
+#include "tests/testing/simulated_engine.h"
 
 namespace gyre::testing {
 
-SimEngine::SimEngine(const ClusterPolicy& policy) : policy_(policy) {
+SimulatedEngine::SimulatedEngine(const ClusterPolicy& policy) : policy_(policy) {
   served_ = policy.record && !policy.record->stages.empty();
 }
 
-Status SimEngine::Take(const DrainEngine&, Deadline now) {
+Status SimulatedEngine::Take(const DrainEngine&, Deadline now) {
   if (!has_whole_ring()) return Internal("an engine without a ring is drained");
   calls.push_back("drain");
   draining_ = true;
@@ -15,13 +15,13 @@ Status SimEngine::Take(const DrainEngine&, Deadline now) {
   return absl::OkStatus();
 }
 
-bool SimEngine::EndDrain() {
+bool SimulatedEngine::EndDrain() {
   if (!drains || !stopped()) return false;
   drained_ = true;
   return true;
 }
 
-Status SimEngine::Take(const RecallCache& a) {
+Status SimulatedEngine::Take(const RecallCache& a) {
   if (ring_) return Internal("a cache is recalled while there is a ring");
   if (!mirrored && (!policy_.has_cache || last_ring_)) return Internal("a cache is recalled that was forgotten");
   calls.push_back(a.step ? fmt::format("recall {}", *a.step) : "recall nothing");
@@ -29,7 +29,7 @@ Status SimEngine::Take(const RecallCache& a) {
   return absl::OkStatus();
 }
 
-Status SimEngine::Take(const ResumeOldRing&, Deadline now) {
+Status SimulatedEngine::Take(const ResumeOldRing&, Deadline now) {
   if (!has_whole_ring()) return Internal("the engine goes on over a ring that is broken");
   if (!drained_ && now - drain_started_ >= policy_.timeouts.drain)
     return Internal("the engine goes on over a ring that lost a step");
@@ -39,7 +39,7 @@ Status SimEngine::Take(const ResumeOldRing&, Deadline now) {
   return absl::OkStatus();
 }
 
-Status SimEngine::Take(const ResumeNewRing& a) {
+Status SimulatedEngine::Take(const ResumeNewRing& a) {
   if (has_whole_ring() && !draining_) return Internal("the engine's ring is changed while it uses it");
   if (a.recalls && recalled_ != a.epoch) return Internal("the engine goes on with a cache that was not recalled");
   calls.push_back(fmt::format("new {}{}", a.epoch.number, a.recalls ? " with the cache" : ""));
@@ -54,14 +54,14 @@ Status SimEngine::Take(const ResumeNewRing& a) {
   return absl::OkStatus();
 }
 
-Status SimEngine::Take(const RefuseRequests& a) {
+Status SimulatedEngine::Take(const RefuseRequests& a) {
   if (served_) return Internal("requests are refused after a plan has served");
   calls.push_back("refuse");
   losses.push_back(a.why);
   return absl::OkStatus();
 }
 
-Status SimEngine::Take(const AwaitRing& a) {
+Status SimulatedEngine::Take(const AwaitRing& a) {
   if (!served_) return Internal("requests wait before a plan has served");
   if (ring_) crashed = a.crashed, mirrored = a.mirrored;
   calls.push_back("await");
@@ -71,13 +71,13 @@ Status SimEngine::Take(const AwaitRing& a) {
   return absl::OkStatus();
 }
 
-std::optional<Epoch> SimEngine::BreakRing() {
+std::optional<Epoch> SimulatedEngine::BreakRing() {
   if (!has_whole_ring()) return std::nullopt;
   ring_broken_ = true;
   return ring_;
 }
 
-uint64_t SimEngine::recallable() const {
+uint64_t SimulatedEngine::recallable() const {
   if (last_ring_) return last_ring_->number;
   return policy_.record && policy_.has_cache ? policy_.record->plan : 0;
 }
