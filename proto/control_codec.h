@@ -1,5 +1,9 @@
 // The control plane's messages as Gyre's types, in both directions. Every Decode limits its input: counts,
 // sizes, lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
+//
+// The code is in control_codec.cc (events and commands), attach_codec.cc (ClusterInfo, WeightsReply, hello, welcome),
+// plan_codec.cc (prepare, with its plan) and report_codec.cc (heartbeat, trace, probed); codec_parts.h has what they
+// share.
 #pragma once
 
 #include <cstdint>
@@ -113,8 +117,5 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info);
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event);
 StatusOr<WorkerCommand> Decode(const v1::Command& command);
 StatusOr<WeightsPart> Decode(const v1::WeightsReply& reply);
-
-// A member's name: 1 to 64 letters, digits, '-', '_' and '.'.
-Status CheckMemberName(const std::string& name);
 
 }  // namespace gyre

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/transport.h"
-#include "proto/control_codec.h"
+#include "proto/codec_parts.h"
 #include "proto/convert.h"
 
 namespace gyre {
@@ -43,9 +43,6 @@ void EncodeStepTimes(const LatencyHistogram& times, v1::Heartbeat* out) {
 
 constexpr size_t kMaxFailure = 500;
 constexpr uint64_t kMaxMicros = uint64_t{1} << 46;  // years: a longer time would not fit a Duration
-
-uint64_t NanosOf(Deadline at) { return NanosOf(at.time_since_epoch()); }
-Deadline MomentOf(uint64_t nanos) { return Deadline(std::chrono::nanoseconds(static_cast<int64_t>(nanos))); }
 
 void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_busy(load.busy);
@@ -134,11 +131,6 @@ StatusOr<StageTrace> DecodeTrace(const v1::Traced& t) {
                          .sent = time(s.sent_ns())});
   }
   return out;
-}
-
-double Rate(double per_second) {
-  constexpr double kMost = 1e18;
-  return per_second > 0 && per_second <= kMost ? per_second : 0;
 }
 
 void EncodeProbed(const StageProbed& probed, v1::Probed* out) {

@@ -1,0 +1,133 @@
+#include "proto/plan_codec.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/kv_type.h"
+#include "base/plan.h"
+#include "proto/codec_parts.h"
+
+namespace gyre {
+namespace {
+
+constexpr int kMaxStages = 1 << 12;  // and layer sources
+constexpr int kMaxBlockSize = 1 << 16;
+
+void EncodePlan(const Plan& plan, v1::Plan* out) {
+  out->set_model(plan.model);
+  out->set_model_hash(plan.model_hash);
+  out->set_num_layers(plan.num_layers);
+  out->set_coordinator_address(plan.coordinator_address);
+  out->set_key(plan.key.data(), plan.key.size());
+  for (const StagePlan& s : plan.stages) {
+    v1::Stage* stage = out->add_stages();
+    EncodeRange(s.layers, stage->mutable_layers());
+    stage->set_worker(s.worker());
+    stage->set_address(s.members[0].address);
+    stage->set_mirrored_by(s.mirrored_by);
+  }
+  out->set_wire(static_cast<uint32_t>(plan.wire));
+  out->set_transport(static_cast<uint32_t>(plan.transport));
+}
+
+StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
+  Plan plan;
+  plan.epoch = epoch;
+  plan.model = p.model();
+  plan.model_hash = p.model_hash();
+  if (p.num_layers() < 0 || p.num_layers() > kMostLayers) {
+    return InvalidArgument("a plan of {} layers, expected at most {}", p.num_layers(), kMostLayers);
+  }
+  plan.num_layers = p.num_layers();
+  GYRE_RETURN_IF_ERROR(CheckPlanAddress(p.coordinator_address()));
+  plan.coordinator_address = p.coordinator_address();
+  if (p.key().size() != plan.key.size()) {
+    return InvalidArgument("a plan's key has {} bytes, expected {}", p.key().size(), plan.key.size());
+  }
+  std::copy(p.key().begin(), p.key().end(), plan.key.begin());
+  if (p.stages_size() > kMaxStages)
+    return InvalidArgument("a plan of {} stages, at most {}", p.stages_size(), kMaxStages);
+  std::vector<Assignment> assignments;
+  for (const v1::Stage& s : p.stages()) {
+    GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
+    GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+    assignments.push_back({s.worker(), s.address(), RangeOf(s.layers())});
+  }
+  plan.stages = MakeStages(assignments);
+  for (int i = 0; i < p.stages_size(); ++i) {
+    const std::string& holder = p.stages(i).mirrored_by();
+    if (!holder.empty()) GYRE_RETURN_IF_ERROR(CheckMemberName(holder));
+    plan.stages[static_cast<size_t>(i)].mirrored_by = holder;
+  }
+  if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
+  if (p.wire() != 0) plan.wire = static_cast<WireType>(p.wire());
+  GYRE_ASSIGN_OR_RETURN(plan.transport, DecodeTransport(p.transport()));
+  return plan;
+}
+
+void EncodeLayerSource(const LayerSource& s, v1::LayerSource* out) {
+  EncodeRange(s.layers, out->mutable_layers());
+  out->set_worker(s.worker);
+  out->set_address(s.address);
+  out->set_mirror(s.mirror);
+}
+
+StatusOr<LayerSource> DecodeLayerSource(const v1::LayerSource& s) {
+  GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
+  GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+  GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+  return LayerSource{RangeOf(s.layers()), s.worker(), s.address(), s.mirror()};
+}
+
+}  // namespace
+
+void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
+  EncodePlan(request.plan, p->mutable_plan());
+  p->set_stage(request.stage);
+  p->set_block_size(request.block_size);
+  p->set_num_blocks(request.num_blocks);
+  p->set_num_slots(request.num_slots);
+  p->set_window_blocks(request.window_blocks);
+  p->set_fresh(request.fresh);
+  p->set_kv_type(static_cast<uint32_t>(request.kv_type));
+  for (const LayerSource& s : request.sources) EncodeLayerSource(s, p->add_sources());
+  p->set_recalls(request.recalls);
+  for (const WeightSource& s : request.weight_sources) EncodeSource(s, p->add_weight_sources());
+}
+
+StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
+  PrepareRequest r;
+  GYRE_ASSIGN_OR_RETURN(r.plan, DecodePlan(p.plan(), epoch));
+  if (p.stage() < -1 || p.stage() >= kMaxStages) return InvalidArgument("stage {} of a plan", p.stage());
+  r.stage = p.stage();
+  if (p.block_size() < 0 || p.block_size() > kMaxBlockSize) {
+    return InvalidArgument("KV blocks of {} positions, expected at most {}", p.block_size(), kMaxBlockSize);
+  }
+  r.block_size = p.block_size();
+  r.num_blocks = p.num_blocks();
+  r.num_slots = p.num_slots();
+  r.window_blocks = p.window_blocks();
+  r.fresh = p.fresh();
+  if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());
+  r.kv_type = static_cast<KvType>(p.kv_type());
+  if (p.sources_size() > kMaxStages) {
+    return InvalidArgument("a plan of {} layer sources, at most {}", p.sources_size(), kMaxStages);
+  }
+  for (const v1::LayerSource& s : p.sources()) {
+    GYRE_ASSIGN_OR_RETURN(LayerSource source, DecodeLayerSource(s));
+    r.sources.push_back(std::move(source));
+  }
+  r.recalls = p.recalls();
+  if (p.weight_sources_size() > kMaxStages) {
+    return InvalidArgument("a plan of {} sources of weights, at most {}", p.weight_sources_size(), kMaxStages);
+  }
+  for (const v1::WeightSource& s : p.weight_sources()) {
+    GYRE_ASSIGN_OR_RETURN(WeightSource source, DecodeSource(s));
+    r.weight_sources.push_back(std::move(source));
+  }
+  return r;
+}
+
+}  // namespace gyre
