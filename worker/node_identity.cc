@@ -4,12 +4,25 @@
 #include <ctime>
 
 #include "base/files.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "identity/authority.h"
 #include "proto/channel.h"
 #include "proto/convert.h"
 
 namespace gyre {
+
+StatusOr<std::string> NodeIdentity::WorkerName(const std::string& wanted) const {
+  if (folder_ == nullptr) return wanted.empty() ? HostName() : wanted;
+  const Principal self = folder_->current()->self();
+  if (self.role != Role::kWorker) {
+    return FailedPrecondition("{} is the identity of {}, expected a worker's", folder_->folder(), Describe(self));
+  }
+  if (!wanted.empty() && wanted != self.name) {
+    return FailedPrecondition("--name {}: {} is the identity of {}", wanted, folder_->folder(), Describe(self));
+  }
+  return self.name;
+}
 
 void NodeIdentity::TakeRevoked(const std::string& crl) {
   if (folder_ == nullptr) return;

@@ -1,5 +1,5 @@
-// The certificate of a worker's process while it is attached: which ones are revoked, and a new one in time
-// (docs/security.md).
+// The certificate of a worker's process: the name that it gives, and while it is attached which ones are revoked, and a
+// new one in time (docs/security.md).
 #pragma once
 
 #include <memory>
@@ -21,6 +21,9 @@ class NodeIdentity {
 
   // Null: without TLS. Any thread.
   std::shared_ptr<const Identity> current() const { return folder_ != nullptr ? folder_->current() : nullptr; }
+  // The name of the process's worker: its identity's, else `wanted`, else the host's. kFailedPrecondition: the identity
+  // is no worker's, or another one's than the `wanted`.
+  StatusOr<std::string> WorkerName(const std::string& wanted) const;
   // Takes a list that the coordinator sent, in PEM. Errors are logged. Any thread.
   void TakeRevoked(const std::string& crl);
   // Asks for a new certificate, once an hour, while the own one is in the last third of its life. Errors are logged.
