@@ -32,6 +32,8 @@ class FarDevice : public Device {
   // The place where a queue's thread finds `bytes` bytes at an address of the device. Ends the process with a sentence
   // if they are not all in one piece of this device's memory. Null stays null.
   std::byte* Find(const void* address, size_t bytes) const;
+  // Ends the process with a sentence: a call that a GPU does not forgive.
+  [[noreturn]] static void Die(const char* what);
 
   // Faults for tests: a limit of memory; ops that fail from now on; a lost device.
   void SetLimit(size_t bytes) { limit_ = bytes; }
