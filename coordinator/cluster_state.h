@@ -16,6 +16,7 @@
 #include "coordinator/cluster_types.h"
 #include "coordinator/mirrors.h"
 #include "coordinator/plan_change.h"
+#include "coordinator/plan_memory.h"
 
 namespace gyre {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "coordinator/plan_memory.h"
+
 namespace gyre {
 namespace {
 

@@ -1,8 +1,10 @@
-// The planner's choice of layers: balance, resize texts, memory.
+// The planner's choice of layers: balance, resize texts; and what members have room for.
 #include "coordinator/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "coordinator/plan_memory.h"
 
 namespace gyre {
 namespace {
