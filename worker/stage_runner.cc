@@ -161,8 +161,7 @@ Status StageRunner::TryStep(const Frame& frame) {
   }
   if (!last) rows = RowsToSend(stage);
   last_step_ = Clock::now() - start;
-  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
-  ++steps_;
+  record_.AddBusy(last_step_);
   FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
   AddTimes(frame.header, last_step_, queued_, &header);
   encoder_.Reset();
@@ -183,41 +182,14 @@ Status StageRunner::TryStep(const Frame& frame) {
     row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size() + ids.size();
     Send(header, parts);
   }
-  Record({.step = static_cast<uint64_t>(header.step),
-          .stage = static_cast<uint32_t>(running_->stage_index),
-          .rows = header.rows,
-          .last = last,
-          .began = start,
-          .computed = last_step_,
-          .sent = Clock::now() - start});
+  record_.Add({.step = static_cast<uint64_t>(header.step),
+               .stage = static_cast<uint32_t>(running_->stage_index),
+               .rows = header.rows,
+               .last = last,
+               .began = start,
+               .computed = last_step_,
+               .sent = Clock::now() - start});
   return absl::OkStatus();
-}
-
-void StageRunner::Record(const StageSpan& span) {
-  MutexLock lock(&mutex_);
-  step_times_.Add(span.computed);
-  if (span.began >= trace_until_) {
-    spans_.clear();  // nobody asks any more
-  } else if (spans_.size() < kMaxTraceSpans) {
-    spans_.push_back(span);
-  }
-}
-
-void StageRunner::Trace(Deadline asked) {
-  constexpr Duration kRecord = std::chrono::seconds(5);
-  StageTrace trace{.asked = asked};
-  {
-    MutexLock lock(&mutex_);
-    trace.answered = Clock::now();
-    trace_until_ = trace.answered + kRecord;
-    trace.spans.swap(spans_);
-  }
-  worker_.say({}, std::move(trace));
-}
-
-LatencyHistogram StageRunner::step_times() {
-  MutexLock lock(&mutex_);
-  return step_times_;
 }
 
 // A step's output must fit a frame. This is checked before anything is computed, and at the first stage already, as a
@@ -298,15 +270,6 @@ void StageRunner::BreakLinks(const Status& why) {
   running_->in->Close();
   running_->out->Close();
   broken_ = true;
-}
-
-double StageRunner::TakeBusyShare() {
-  MutexLock lock(&mutex_);
-  const Deadline now = Clock::now();
-  const Duration spent = busy() - shown_busy_, wall = now - shown_at_;
-  shown_busy_ += spent;
-  shown_at_ = now;
-  return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
 }
 
 std::shared_ptr<Link> StageRunner::RunningOut() {

@@ -11,15 +11,14 @@
 #include <vector>
 
 #include "base/coding.h"
-#include "base/histogram.h"
 #include "base/member_load.h"
 #include "base/mutex.h"
 #include "base/step_codec.h"
-#include "base/trace.h"
 #include "transport/link_inbox.h"
 #include "worker/layer_clock.h"
 #include "worker/page_server.h"
 #include "worker/prepared_stage.h"
+#include "worker/step_record.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -48,7 +47,7 @@ class StageRunner {
   // As StageControl says. `reset`: the loader's token.
   void Commit(Epoch epoch, uint64_t reset);
   void Release(Epoch epoch);
-  void Trace(Deadline asked);
+  void Trace(Deadline asked) { worker_.say({}, record_.TakeTrace(asked)); }
   // Drops the running stage with its links. A Commit from before does nothing.
   void Reset();
   // Ends a Send that waits, and with it the ring.
@@ -65,13 +64,12 @@ class StageRunner {
   // Reads pages of the running stage for another member; on the stage's thread.
   Status ReadPages(PageExport& e);
 
-  WorkerStats stats() const { return {steps_, step_errors_, dropped_, 0, rows_sent_, row_bytes_sent_}; }
-  Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
-  double TakeBusyShare();
+  WorkerStats stats() const { return {record_.steps(), step_errors_, dropped_, 0, rows_sent_, row_bytes_sent_}; }
+  StepRecord& record() { return record_; }
+  const StepRecord& record() const { return record_; }
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   size_t weight_bytes() const { return weight_bytes_; }
   uint64_t last_step() const { return step_count_; }
-  LatencyHistogram step_times();
   const LayerClock& layer_clock() const { return layer_clock_; }
 
   // For tests, as Worker says.
@@ -89,7 +87,6 @@ class StageRunner {
   Status CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const;
   ByteSpan RowsToSend(const Stage& stage);
   void OnQuestion(const Frame& frame);
-  void Record(const StageSpan& span);
   void Send(FrameHeader header, std::span<const ByteSpan> parts);
   void BreakLinks(const Status& why);
   void OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset);
@@ -113,11 +110,6 @@ class StageRunner {
   std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
   std::atomic<bool> hooked_{false};
   std::function<void(const Frame&)> frame_hook_;  // set before any frame comes
-  LatencyHistogram step_times_ GYRE_GUARDED_BY(mutex_);
-  std::vector<StageSpan> spans_ GYRE_GUARDED_BY(mutex_);  // since the last Trace
-  Deadline trace_until_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
-  Duration shown_busy_ GYRE_GUARDED_BY(mutex_){};
-  Deadline shown_at_ GYRE_GUARDED_BY(mutex_) = Clock::now();
 
   // The stage's thread owns these.
   std::shared_ptr<PreparedStage> running_;
@@ -129,14 +121,14 @@ class StageRunner {
   Encoder encoder_;
   StepAnswer answer_;
 
-  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, rows_sent_{0}, row_bytes_sent_{0},
-      answer_bytes_sent_{0};
+  std::atomic<uint64_t> step_errors_{0}, dropped_{0}, rows_sent_{0}, row_bytes_sent_{0}, answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::atomic<uint64_t> step_taken_{0};  // the last step of the running plan that came
   // The last step that came of any plan, and what pages are stamped with. It rises with each step, also if another
   // coordinator counts from 1: so a page is never stamped with less than the step that wrote it.
   std::atomic<uint64_t> step_count_{0};
   std::atomic<bool> in_step_{false};
+  StepRecord record_;
   LayerClock layer_clock_;
   std::thread thread_;
 };

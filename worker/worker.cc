@@ -150,10 +150,10 @@ uint64_t Worker::last_step() const { return impl_->runner().last_step(); }
 void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
 WorkerStats Worker::stats() const { return impl_->Stats(); }
-Duration Worker::busy_time() const { return impl_->runner().busy(); }
+Duration Worker::busy_time() const { return impl_->runner().record().busy(); }
 MemberLoad Worker::TakeLoad() {
   const WorkerStats stats = impl_->Stats();
-  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->runner().busy());
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->runner().record().busy());
   const std::shared_ptr<Link> out = impl_->runner().RunningOut();
   const LayerClock::Reading layer = impl_->runner().layer_clock().Read();
   const auto micros = [](Duration d) {
@@ -161,7 +161,7 @@ MemberLoad Worker::TakeLoad() {
   };
   const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
   MemberLoad load{
-      .busy = impl_->runner().TakeBusyShare(),
+      .busy = impl_->runner().record().TakeBusyShare(),
       .steps = stats.steps,
       .resident_bytes = ResidentBytes(),
       .busy_us = static_cast<uint64_t>(busy.count()),
@@ -169,7 +169,7 @@ MemberLoad Worker::TakeLoad() {
       .row_bytes_sent = stats.row_bytes_sent,
       .round_trip_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count()),
       .answer_bytes_sent = impl_->runner().answer_bytes(),
-      .step_times = impl_->runner().step_times(),
+      .step_times = impl_->runner().record().times(),
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
