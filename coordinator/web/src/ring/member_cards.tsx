@@ -1,4 +1,4 @@
-import { bytes, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
+import { bytes, milliseconds, percent, perSecond, plural, rate, stepTime } from '../lib/format';
 import { type Change, type ClusterStatus, type Member, layersInWords, stateInWords } from './cluster';
 import { hueClass } from './hues';
 
@@ -98,7 +98,7 @@ function Card({
   const machine = [
     member.host,
     member.isa,
-    member.threads > 0 ? `${member.threads} threads` : '',
+    member.threads > 0 ? plural(member.threads, 'thread') : '',
     member.address,
     member.weights_room_bytes > 0 ? `room for ${bytes(member.weights_room_bytes)} of weights on disk` : '',
   ].filter(Boolean);
