@@ -7,9 +7,8 @@
 #include <cstring>
 #include <thread>
 
-#include "base/mutex.h"
+#include "client/remote_call.h"
 #include "coordinator/request_codec.h"
-#include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/coordinators.h"
@@ -19,11 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-void SetDeadline(grpc::ClientContext* context, Duration d) {
-  context->set_deadline(std::chrono::system_clock::now() +
-                        std::chrono::duration_cast<std::chrono::system_clock::duration>(d));
-}
 
 Duration Micros(int64_t us) { return std::chrono::microseconds(us); }
 
@@ -45,98 +39,6 @@ AnswerFormat ReadFormat(const v1::AnswerFormat& format) {
   if (format.begins() == v1::AnswerFormat::IN_CONTENT) out.begins = AnswerFormat::Begins::kInContent;
   for (const auto& control : format.controls()) out.controls.push_back({control.id(), control.text()});
   return out;
-}
-
-// Cancels a call once `interrupted` says so. The context outlives it.
-class Canceller {
- public:
-  Canceller(grpc::ClientContext* context, const std::function<bool()>& interrupted) {
-    if (interrupted) thread_ = std::thread([this, context, &interrupted] { Watch(context, interrupted); });
-  }
-  ~Canceller() {
-    if (!thread_.joinable()) return;
-    {
-      MutexLock lock(&mutex_);
-      done_ = true;
-      changed_.Signal();
-    }
-    thread_.join();
-  }
-
- private:
-  void Watch(grpc::ClientContext* context, const std::function<bool()>& interrupted) {
-    while (!interrupted()) {
-      MutexLock lock(&mutex_);
-      if (!done_) changed_.WaitUntil(&mutex_, After(milliseconds(20)));
-      if (done_) return;
-    }
-    context->TryCancel();
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool done_ GYRE_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
-
-bool Interrupted(const ClusterAddress& cluster) { return cluster.interrupted && cluster.interrupted(); }
-
-// The outcome of a call to one coordinator.
-struct CallEnd {
-  Status status;
-  bool stands_by = false;  // it is not the one that leads
-  bool absent = false;     // it could not be reached
-  std::string leader;      // whom it named
-};
-
-// The outcome of a finished call at `address`.
-CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {
-  CallEnd end{.status = FromGrpcAt(status, address), .leader = {}};
-  if (!absl::IsUnavailable(end.status)) return end;
-  LeaderAnswer answer = ReadLeader(context);
-  end.stands_by = answer.stands_by;
-  end.leader = std::move(answer.leader);
-  end.absent = status.error_message().rfind("failed to connect", 0) == 0 ||
-               status.error_message().rfind("DNS resolution failed", 0) == 0;
-  return end;
-}
-
-// The status of a call that may have been given up.
-Status GivenUp(const grpc::Status& answer, const std::string& address) {
-  if (answer.ok()) return absl::OkStatus();
-  return absl::CancelledError(fmt::format("stopped while {} had not answered", address));
-}
-
-// Makes a call to the leading coordinator: each is asked until one neither stands by nor is absent. `call` gets a
-// channel and a context, and returns the call's grpc::Status. Afterwards `coordinators` is at the one that answered.
-// If there are several, one of them may be about to lead. A call that may be made at any time can wait, so it waits for
-// `patience`.
-template <typename Call>
-Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, const Call& call, Duration patience = {}) {
-  const Deadline give_up = After(coordinators->several() ? patience : Duration{});
-  for (;;) {
-    const std::string at = coordinators->current();
-    GYRE_ASSIGN_OR_RETURN(const auto channel,
-                          MakeChannel(at, {.impatient = coordinators->several(), .identity = cluster.identity}));
-    grpc::ClientContext context;
-    grpc::Status answer;
-    {
-      const Canceller canceller(&context, cluster.interrupted);
-      answer = call(channel, &context);
-    }
-    if (Interrupted(cluster)) return GivenUp(answer, at);
-    const CallEnd end = EndOf(answer, context, at);
-    if (!end.stands_by && !end.absent) {
-      coordinators->Found();
-      return end.status;
-    }
-    if (coordinators->Next(end.leader)) continue;
-    if (Clock::now() < give_up) {
-      std::this_thread::sleep_for(milliseconds(200));
-      continue;
-    }
-    return coordinators->several() ? Annotate(end.status, "no coordinator leads at " + cluster.address) : end.status;
-  }
 }
 
 class RemoteTarget : public Target {
@@ -275,17 +177,12 @@ class RemoteTarget : public Target {
     for (;;) {
       grpc::ClientContext context;
       SetDeadline(&context, seconds(30));
-      grpc::Status answer;
-      {
-        const Canceller canceller(&context, cluster_.interrupted);
-        answer = ((*stub_).*call)(&context, ask, reply);
-      }
-      if (Interrupted(cluster_)) return GivenUp(answer, coordinators_.current());
-      last_ = EndOf(answer, context, coordinators_.current());
+      last_ = MakeCall(coordinators_.current(), cluster_.interrupted, &context,
+                       [&] { return ((*stub_).*call)(&context, ask, reply); });
       if (!absl::IsUnavailable(last_.status)) return last_.status;
       outage.Began();
-      if (!outage.Wait([this] { return Interrupted(cluster_); }))
-        return Interrupted(cluster_) ? GivenUp(answer, coordinators_.current()) : last_.status;
+      if (!outage.Wait(cluster_.interrupted))
+        return cluster_.interrupted() ? StoppedAt(coordinators_.current()) : last_.status;
       GYRE_RETURN_IF_ERROR(Connect());
     }
   }
@@ -295,17 +192,14 @@ class RemoteTarget : public Target {
               const std::function<bool()>& interrupted) {
     grpc::ClientContext context;
     // The end of the call ends the request.
-    grpc::Status status;
-    {
-      const Canceller canceller(&context, interrupted);
-      status =
-          request.prompt_logits ? Score(&context, request, on_event) : Generate(&context, request, progress, on_event);
-    }
-    if (status.error_code() == grpc::StatusCode::CANCELLED && interrupted()) {
+    last_ = MakeCall(coordinators_.current(), interrupted, &context, [&] {
+      return request.prompt_logits ? Score(&context, request, on_event)
+                                   : Generate(&context, request, progress, on_event);
+    });
+    if (absl::IsCancelled(last_.status) && interrupted()) {
       on_event(Cancelled{});
       return absl::OkStatus();
     }
-    last_ = EndOf(status, context, coordinators_.current());
     if (last_.status.ok()) coordinators_.Found();
     return last_.status;
   }
@@ -398,69 +292,6 @@ StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster) {
   auto target = std::make_unique<RemoteTarget>(cluster, std::move(coordinators));
   GYRE_RETURN_IF_ERROR(target->FetchFacts());
   return std::unique_ptr<Target>(std::move(target));
-}
-
-StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster) {
-  GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
-  v1::StatusReply reply;
-  GYRE_RETURN_IF_ERROR(AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
-    SetDeadline(context, seconds(5));
-    return v1::Admin::NewStub(channel)->Status(context, {}, &reply);
-  }));
-  return reply;
-}
-
-namespace {
-
-// Makes one call of the administration without a deadline, as the time that a change takes has no limit.
-template <typename Request>
-StatusOr<v1::ChangeReply> AskChange(const ClusterAddress& cluster, const Request& request,
-                                    grpc::Status (v1::Admin::Stub::*call)(grpc::ClientContext*, const Request&,
-                                                                          v1::ChangeReply*)) {
-  GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
-  v1::ChangeReply reply;
-  const Status status = AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
-    const auto stub = v1::Admin::NewStub(channel);
-    return ((*stub).*call)(context, request, &reply);
-  });
-  if (absl::IsCancelled(status)) return absl::CancelledError(Message(status) + "; the change may still be made");
-  GYRE_RETURN_IF_ERROR(status);
-  return reply;
-}
-
-v1::DrainRequest DrainOf(const std::string& worker, bool dry_run) {
-  v1::DrainRequest request;
-  request.set_worker(worker);
-  request.set_dry_run(dry_run);
-  return request;
-}
-
-}  // namespace
-
-StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run) {
-  v1::ResizeRequest request;
-  request.set_ranges(ranges);
-  request.set_dry_run(dry_run);
-  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
-}
-
-StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run) {
-  v1::ResizeRequest request;
-  request.set_proposed(true);
-  request.set_dry_run(dry_run);
-  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
-}
-
-StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run) {
-  return AskChange(cluster, DrainOf(worker, dry_run), &v1::Admin::Stub::Drain);
-}
-
-StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker) {
-  return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Undrain);
-}
-
-StatusOr<v1::ChangeReply> AskRemove(const ClusterAddress& cluster, const std::string& worker) {
-  return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Remove);
 }
 
 }  // namespace gyre

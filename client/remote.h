@@ -1,5 +1,6 @@
 // A client of the coordinator's gRPC services: operators' calls, and the remote Target. Each call connects anew, and
-// fails within seconds when no coordinator answers (kUnavailable).
+// fails within seconds when no coordinator answers (kUnavailable). remote.cc has the Target, remote_admin.cc the
+// operators' calls.
 #pragma once
 
 #include <functional>
@@ -25,9 +26,8 @@ struct ClusterAddress {
   // The time for which a target that has lost its coordinator looks for it, to continue its request where it was
   // (docs/restart.md). 0: it fails at once.
   Duration reconnect{};
-  // Asked every 20 ms during a call, on any thread; once it is true, the call ends with kCancelled. Empty: no call is
-  // given up.
-  std::function<bool()> interrupted;
+  // Asked every 20 ms during a call, on any thread; once it is true, the call ends with kCancelled.
+  std::function<bool()> interrupted = [] { return false; };
 };
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);

@@ -1,4 +1,4 @@
-// Which coordinators may have a worker's process, what is taken up again, and how long a stage is kept.
+// A worker's process decides which coordinator may have it, resumes its membership, and keeps its stage for a time.
 #include "worker/node_membership.h"
 
 #include <gtest/gtest.h>

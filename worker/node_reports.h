@@ -21,7 +21,7 @@ namespace gyre {
 class NodeReports {
  public:
   using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
-  // What is told. All of it outlives the reports, and is used on their threads.
+  // The reports read these on their threads. They outlive the reports.
   struct Sources {
     EventOutbox& events;
     Worker& worker;

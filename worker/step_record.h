@@ -27,7 +27,7 @@ class StepRecord {
 
   uint64_t steps() const { return steps_; }
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
-  // Of the time since the last call.
+  // Returns the share of the time since the last call that computing took.
   double TakeBusyShare();
   LatencyHistogram times();
   // The spans since the last call; they are recorded for some seconds more.
