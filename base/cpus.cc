@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/affinity.h"
+#include "base/counted.h"
 #include "base/range.h"
 
 namespace gyre {
@@ -122,8 +123,8 @@ StatusOr<TeamCpus> ChooseCpus(int threads, std::string_view cpus) {
   if (!cpus.empty()) {
     GYRE_ASSIGN_OR_RETURN(std::vector<int> list, ParseCpuList(cpus));
     if (threads > static_cast<int>(list.size())) {
-      return InvalidArgument("--threads {}: --cpus {} has {} processors, expected one a thread", threads, cpus,
-                             list.size());
+      return InvalidArgument("--threads {}: --cpus {} has {}, expected one a thread", threads, cpus,
+                             Counted(list.size(), "processor"));
     }
     if (threads > 0) list.resize(static_cast<size_t>(threads));
     return TeamCpus{.threads = static_cast<int>(list.size()), .cpus = std::move(list)};

@@ -37,9 +37,43 @@ __attribute__((target("sse4.2"))) uint32_t Crc32cHardware(std::span<const std::b
   for (; n > 0; --n, ++p) c32 = _mm_crc32_u8(c32, static_cast<uint8_t>(*p));
   return ~c32;
 }
+
+__attribute__((target("sse4.2"))) std::array<uint32_t, 4> QuartersHardware(std::span<const std::byte> bytes,
+                                                                           size_t quarter) {
+  const std::byte* p = bytes.data();
+  uint64_t a = ~uint32_t{0}, b = a, c = a, d = a;
+  for (size_t at = 0; at < quarter; at += 8) {
+    uint64_t words[4];
+    for (size_t i = 0; i < 4; ++i) std::memcpy(&words[i], p + i * quarter + at, 8);
+    a = _mm_crc32_u64(a, words[0]);
+    b = _mm_crc32_u64(b, words[1]);
+    c = _mm_crc32_u64(c, words[2]);
+    d = _mm_crc32_u64(d, words[3]);
+  }
+  return {~static_cast<uint32_t>(a), ~static_cast<uint32_t>(b), ~static_cast<uint32_t>(c),
+          Crc32cHardware(bytes.subspan(4 * quarter), ~static_cast<uint32_t>(d))};
+}
 #endif
 
+bool HasInstruction() {
+#if defined(__x86_64__)
+  static const bool hardware = __builtin_cpu_supports("sse4.2") != 0;
+  return hardware;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
+
+std::array<uint32_t, 4> Crc32cOfQuarters(std::span<const std::byte> bytes) {
+  const size_t quarter = bytes.size() / 4 / 8 * 8;
+#if defined(__x86_64__)
+  if (HasInstruction()) return QuartersHardware(bytes, quarter);
+#endif
+  return {Crc32cPortable(bytes.first(quarter)), Crc32cPortable(bytes.subspan(quarter, quarter)),
+          Crc32cPortable(bytes.subspan(2 * quarter, quarter)), Crc32cPortable(bytes.subspan(3 * quarter))};
+}
 
 uint32_t Crc32cPortable(std::span<const std::byte> bytes, uint32_t crc) {
   uint32_t c = ~crc;
@@ -49,8 +83,7 @@ uint32_t Crc32cPortable(std::span<const std::byte> bytes, uint32_t crc) {
 
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc) {
 #if defined(__x86_64__)
-  static const bool hardware = __builtin_cpu_supports("sse4.2") != 0;
-  if (hardware) return Crc32cHardware(bytes, crc);
+  if (HasInstruction()) return Crc32cHardware(bytes, crc);
 #endif
   return Crc32cPortable(bytes, crc);
 }

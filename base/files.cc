@@ -114,6 +114,15 @@ Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode)
   return absl::OkStatus();
 }
 
+Status CheckPrivate(const std::string& path, std::string_view secret) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return absl::OkStatus();
+  const mode_t others = about.st_uid == ::geteuid() ? 077 : 007;
+  if ((about.st_mode & others) == 0) return absl::OkStatus();
+  return InvalidArgument("{}: others on this machine may read {} (the file's mode is {:04o}); `chmod 600 {}` mends it",
+                         path, secret, about.st_mode & 07777, path);
+}
+
 Status CheckWritable(const std::string& folder) {
   return ::access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : FileError(folder, "can't write there", errno);
 }

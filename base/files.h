@@ -29,6 +29,9 @@ Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode);
 Status MakeFolder(const std::string& path);
 // Like MakeFolder, but only this user has access: mode 0700.
 Status MakePrivateFolder(const std::string& path);
+// Checks that nobody but its owner may read a file with a secret, as ssh does. A file of another user may be read by a
+// group, as somebody made it for this process. kInvalidArgument: "PATH: others on this machine may read SECRET ...".
+Status CheckPrivate(const std::string& path, std::string_view secret);
 // Checks that a file can be made in the folder.
 Status CheckWritable(const std::string& folder);
 

@@ -15,6 +15,7 @@ StatusOr<HostPort> ParseHostPort(const std::string& text) {
   if (text.size() > kLongest) return InvalidArgument("an address of {} bytes: expected HOST:PORT", text.size());
   const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });
   if (!printable) return InvalidArgument("an address with spaces or control characters: expected HOST:PORT");
+  if (text.find("://") != std::string::npos) return InvalidArgument("'{}' is a URL: expected HOST:PORT", text);
   const size_t colon = text.rfind(':');
   HostPort out;
   if (colon == std::string::npos) return InvalidArgument("'{}': expected HOST:PORT", text);

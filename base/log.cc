@@ -8,11 +8,11 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <mutex>
 
 #include "base/log_output.h"
+#include "base/unix_time.h"
 #include "fmt/format.h"
 
 namespace gyre {
@@ -61,15 +61,9 @@ class JsonFormatter final : public spdlog::formatter {
  public:
   explicit JsonFormatter(JsonQuote quote) : quote_(quote) {}
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    const auto since = message.time.time_since_epoch();
-    const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
-    const std::time_t seconds = millis / 1000;
-    std::tm utc{};
-    gmtime_r(&seconds, &utc);
     const auto level = spdlog::level::to_string_view(message.level);
-    std::string line = fmt::format(R"({{"time":"{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z","level":"{}","message":{})",
-                                   utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-                                   millis % 1000, std::string_view(level.data(), level.size()),
+    std::string line = fmt::format(R"({{"time":"{}","level":"{}","message":{})", UtcText(message.time, 3),
+                                   std::string_view(level.data(), level.size()),
                                    quote_({message.payload.data(), message.payload.size()}));
     if (line_fields != nullptr) {
       for (const LogField& f : *line_fields) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/histogram.h"
 #include "base/transport.h"
 
@@ -17,7 +18,8 @@ struct MemberLoad {
   uint64_t rows_sent = 0;                  // activation rows sent to the next stage, since the start
   uint64_t row_bytes_sent = 0;             // bytes of the frames that carried them
   uint64_t round_trip_us = 0;              // of the link to the next stage; 0 = unknown, or in memory
-  uint64_t answer_bytes_sent = 0;          // bytes of the answers that it sent to the coordinator as the last stage
+  uint64_t answers_sent = 0;               // answered rows that it sent to the coordinator as the last stage
+  uint64_t answer_bytes_sent = 0;          // bytes of the frames that carried them
   LatencyHistogram step_times;             // of all its steps, while they were computed
   Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
   uint64_t in_layer_us = 0;                // for so long it computes the layer that it is in; 0 = none
@@ -43,6 +45,8 @@ struct RingProgress {
   uint64_t plan = 0;
   uint64_t step_sent = 0, step_came = 0;  // the last ones; 0 = none
   uint64_t bytes_received = 0;            // from the last stage
+  // When the last result came, or when the ring began to owe one; nullopt: it owes none. It stays when the ring breaks.
+  std::optional<Deadline> owes_since;
 };
 
 }  // namespace gyre

@@ -9,7 +9,7 @@ namespace gyre {
 
 // The KV groups, as indices into SeqRows::blocks: layers that keep all positions in pages, recurrent state, and layers
 // that keep the positions of a window in pages.
-inline constexpr int kPageGroup = 0, kSlotGroup = 1, kWindowGroup = 2;
+inline constexpr int kPageGroup = 0, kSlotGroup = 1, kWindowGroup = 2, kKvGroups = 3;
 
 // The counts are the same on every stage. In lists of live units (StageControl::Move) slot s is num_blocks + s, and
 // block b of the windowed group num_blocks + num_slots + b, with the counts of the whole cache, also while it is cut.
@@ -46,6 +46,16 @@ struct MemoryCounts {
     if (num_blocks == 0 || window_blocks == 0) return out;
     const auto alike = static_cast<uint32_t>(uint64_t{window_blocks} * blocks / num_blocks);
     out.window_blocks = std::min({window_blocks, blocks, std::max({alike, least_window_blocks, 1u})});
+    return out;
+  }
+  // The counts of a whole cache with `blocks` pages of the paged group, more or less than there are.
+  MemoryCounts Resized(uint32_t blocks) const {
+    MemoryCounts out = *this;
+    out.num_blocks = blocks;
+    if (num_blocks == 0 || window_blocks == 0) return out;
+    const auto alike =
+        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{window_blocks} * blocks / num_blocks, UINT32_MAX));
+    out.window_blocks = std::min(blocks, std::max({alike, least_window_blocks, 1u}));
     return out;
   }
   bool operator==(const MemoryCounts&) const = default;

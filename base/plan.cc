@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "fmt/format.h"
+
 namespace gyre {
 
 RingKey RandomRingKey() {
@@ -17,8 +19,8 @@ Status Plan::Validate() const {
   if (!IsActivations(wire))
     return InvalidArgument("a plan with activations of {}, expected f32, f16 or q8", WireTypeName(wire));
   if (!IsTransportWish(transport)) {
-    return InvalidArgument("a plan with links over {}, expected auto, tcp, udp, shm or kernel",
-                           static_cast<int>(transport));
+    return InvalidArgument("a plan with links over {}, expected one of {}", static_cast<int>(transport),
+                           fmt::join(TransportWishes(), ", "));
   }
   if (stages.empty()) return InvalidArgument("a plan has no stages");
   int next = 0;
@@ -28,16 +30,16 @@ Status Plan::Validate() const {
     if (s.members.empty()) return InvalidArgument("stage {} has no worker", i);
     if (s.layers.size() <= 0) return InvalidArgument("{} has no layers", s.worker());
     if (s.layers.begin < 0 || s.layers.end > num_layers) {
-      return InvalidArgument("layers {} of {} are out of range: the model has layers 0-{}", FormatRange(s.layers),
-                             s.worker(), num_layers - 1);
+      return InvalidArgument("{} of {} {} out of range: the model has layers 0-{}", LayersText(s.layers), s.worker(),
+                             s.layers.size() == 1 ? "is" : "are", num_layers - 1);
     }
     if (s.layers.begin > next) {
-      return InvalidArgument("nobody has layers {}: the ranges must cover 0-{} without a gap",
-                             FormatRange({next, s.layers.begin}), num_layers - 1);
+      return InvalidArgument("nobody has {}: the ranges must cover 0-{} without a gap",
+                             LayersText({next, s.layers.begin}), num_layers - 1);
     }
     if (s.layers.begin < next) {
-      return InvalidArgument("layers {} of {} overlap the range before: each layer has one owner",
-                             FormatRange(s.layers), s.worker());
+      return InvalidArgument("{} of {} overlap{} the range before: each layer has one owner", LayersText(s.layers),
+                             s.worker(), s.layers.size() == 1 ? "s" : "");
     }
     if (s.first != (i == 0) || s.last != (i + 1 == stages.size())) {
       return InvalidArgument("stage {} of {} has wrong first/last marks", i, stages.size());
@@ -46,8 +48,8 @@ Status Plan::Validate() const {
     next = s.layers.end;
   }
   if (next != num_layers) {
-    return InvalidArgument("nobody has layers {}: the ranges must cover 0-{} without a gap",
-                           FormatRange({next, num_layers}), num_layers - 1);
+    return InvalidArgument("nobody has {}: the ranges must cover 0-{} without a gap", LayersText({next, num_layers}),
+                           num_layers - 1);
   }
   return absl::OkStatus();
 }
@@ -78,6 +80,8 @@ std::vector<StagePlan> MakeStages(const std::vector<Assignment>& assignments) {
 std::string FormatRange(LayerRange range) {
   return range.size() == 1 ? fmt::format("{}", range.begin) : fmt::format("{}-{}", range.begin, range.end - 1);
 }
+
+std::string LayersText(LayerRange range) { return (range.size() == 1 ? "layer " : "layers ") + FormatRange(range); }
 
 std::string FormatRanges(const Plan& plan) {
   std::string out;

@@ -73,5 +73,7 @@ std::string FormatRanges(const Plan& plan);
 // "a=0-7,b=8-11", in the form that a resize takes.
 std::string FormatNamedRanges(const Plan& plan);
 std::string FormatRange(LayerRange range);
+// "layers 0-3", or "layer 3".
+std::string LayersText(LayerRange range);
 
 }  // namespace gyre

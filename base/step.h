@@ -29,12 +29,15 @@ struct RowRequest {
   float temperature = 0;         // kTopK: > 0 also asks for the log-sum-exp at this temperature
   std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids asked for
   std::vector<uint64_t> mask;    // bit id of word id/64 set = allowed; empty = every id is allowed
+  std::optional<uint32_t> mask_number;  // in place of `mask`: one that came before (mask_codec.h), 0..kMaxMasks - 1
   // Also asks for the log-sum-exp of all ids and this many of the best of all ids, 0..kMaxTopK, whatever `touched` and
   // `mask` say. Not with kHidden.
   std::optional<uint32_t> logprobs;
   bool operator==(const RowRequest&) const = default;
 };
 inline constexpr uint32_t kMaxTopK = 1024;
+// Masks that a last stage keeps: 20 MB with 152,000 ids.
+inline constexpr uint32_t kMaxMasks = 1024;
 
 // The table of a sequence in the KV group of recurrent state (docs/memory.md), as entries of SeqRows::blocks.
 struct SlotTable {

@@ -8,7 +8,9 @@ namespace {
 
 // Sizes of the fixed parts. A count is checked against them before its elements are read.
 constexpr size_t kSeqRowsBytes = 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
-constexpr size_t kRequestBytes = 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4;
+constexpr size_t kRequestBytes = 4 + 4 + 1 + 4 + 4 + 4 + 1 + 4;
+
+enum class MaskForm : uint8_t { kNone, kWords, kNumber };
 constexpr size_t kAnswerBytes = 8 + 4 + 4 + 1 + 4 + 4 + 8 + 8 + 4 + 4 + 8;
 
 void EncodeRequest(const RowRequest& r, Encoder* out) {
@@ -18,7 +20,15 @@ void EncodeRequest(const RowRequest& r, Encoder* out) {
   out->Put(r.k);
   out->Put(r.temperature);
   out->PutVector(std::span<const TokenId>(r.touched));
-  out->PutVector(std::span<const uint64_t>(r.mask));
+  if (r.mask_number) {
+    out->Put(MaskForm::kNumber);
+    out->Put(*r.mask_number);
+  } else if (r.mask.empty()) {
+    out->Put(MaskForm::kNone);
+  } else {
+    out->Put(MaskForm::kWords);
+    out->PutVector(std::span<const uint64_t>(r.mask));
+  }
   out->Put(r.logprobs ? *r.logprobs + 1 : uint32_t{0});
 }
 
@@ -31,7 +41,13 @@ bool DecodeRequest(Decoder& in, uint32_t next_row, uint32_t row_count, RowReques
   r->k = in.Get<uint32_t>();
   r->temperature = in.Get<float>();
   in.GetVector(&r->touched);
-  in.GetVector(&r->mask);
+  const auto form = in.Get<MaskForm>();
+  if (form > MaskForm::kNumber) return false;
+  r->mask.clear();
+  r->mask_number.reset();
+  if (form == MaskForm::kWords) in.GetVector(&r->mask);
+  if (form == MaskForm::kNumber) r->mask_number = in.Get<uint32_t>();
+  if ((form == MaskForm::kWords && r->mask.empty()) || r->mask_number.value_or(0) >= kMaxMasks) return false;
   const auto logprobs = in.Get<uint32_t>();  // 0: none; n + 1: n of the best
   if (!in.ok() || !KnownMode(r->mode)) return false;
   if (logprobs > kMaxTopK + 1 || (logprobs > 0 && r->mode == RowMode::kHidden)) return false;

@@ -1,44 +1,54 @@
 #include "base/transport.h"
 
-#include <string>
+#include "fmt/format.h"
 
 namespace gyre {
 namespace {
 
-// The transports that options of this version may choose.
-constexpr Transport kWishes[] = {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm,
-                                 Transport::kKernel};
+struct TransportRow {
+  Transport transport;
+  std::string_view name;
+  bool wish;  // options and plans may choose it
+};
+constexpr TransportRow kTransports[] = {
+    {Transport::kAuto, "auto", true}, {Transport::kTcp, "tcp", true},       {Transport::kUdp, "udp", true},
+    {Transport::kShm, "shm", true},   {Transport::kKernel, "kernel", true}, {Transport::kMemory, "memory", false},
+};
+
+const TransportRow* RowOf(Transport transport) {
+  for (const TransportRow& row : kTransports) {
+    if (row.transport == transport) return &row;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 std::string_view TransportName(Transport transport) {
-  switch (transport) {
-    case Transport::kAuto: return "auto";
-    case Transport::kTcp: return "tcp";
-    case Transport::kUdp: return "udp";
-    case Transport::kShm: return "shm";
-    case Transport::kKernel: return "kernel";
-    case Transport::kMemory: return "memory";
-  }
-  return "?";
+  const TransportRow* row = RowOf(transport);
+  return row == nullptr ? "?" : row->name;
 }
 
 bool IsTransportWish(Transport transport) {
-  for (Transport wish : kWishes) {
-    if (wish == transport) return true;
-  }
-  return false;
+  const TransportRow* row = RowOf(transport);
+  return row != nullptr && row->wish;
 }
 
-bool IsTransport(Transport transport) { return transport <= Transport::kMemory; }
+bool IsTransport(Transport transport) { return RowOf(transport) != nullptr; }
+
+std::vector<std::string> TransportWishes() {
+  std::vector<std::string> names;
+  for (const TransportRow& row : kTransports) {
+    if (row.wish) names.emplace_back(row.name);
+  }
+  return names;
+}
 
 StatusOr<Transport> ParseTransport(std::string_view name) {
-  std::string expected;
-  for (Transport wish : kWishes) {
-    if (name == TransportName(wish)) return wish;
-    expected += fmt::format("{}{}", expected.empty() ? "" : ", ", TransportName(wish));
+  for (const TransportRow& row : kTransports) {
+    if (row.wish && row.name == name) return row.transport;
   }
-  return InvalidArgument("--transport {}: expected one of {}", name, expected);
+  return InvalidArgument("--transport {}: expected one of {}", name, fmt::join(TransportWishes(), ", "));
 }
 
 StatusOr<Transport> AgreedTransport(Transport cluster, Transport own) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -20,6 +22,8 @@ enum class Transport : uint8_t {
 
 // "auto", "tcp", "udp", "shm", "kernel", "memory"; "?" for a number that has no name.
 std::string_view TransportName(Transport transport);
+// The names that options may choose.
+std::vector<std::string> TransportWishes();
 // Parses a transport that options may choose. kInvalidArgument says what is expected.
 StatusOr<Transport> ParseTransport(std::string_view name);
 // For numbers from outside: whether a plan or a worker can ask for it, and whether a link can have it (kAuto: none).

@@ -32,6 +32,8 @@ Action AddBenchServe(CLI::App* app);
 // model_commands.cc
 Action AddTokenize(CLI::App* app);
 Action AddTemplate(CLI::App* app);
+Action AddGrammarCheck(CLI::App* app);
+Action AddParseAnswer(CLI::App* app);
 Action AddQuantize(CLI::App* app);
 Action AddConvert(CLI::App* app);
 Action AddEstimate(CLI::App* app);

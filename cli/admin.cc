@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/message_json.h"
 #include "cli/tables.h"
 #include "client/remote.h"
@@ -50,8 +51,11 @@ Status PrintChange(const AdminOptions& options, const StatusOr<v1::ChangeReply>&
 
 Status ResizeCommand(const AdminOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
-  return PrintChange(options, options.proposed ? AskProposed(cluster, options.dry_run)
-                                               : AskResize(cluster, options.what, options.dry_run));
+  if (options.kv_tokens != 0) return PrintChange(options, AskKvTokens(cluster, options.kv_tokens, options.dry_run));
+  if (options.proposed) return PrintChange(options, AskProposed(cluster, options.dry_run));
+  StatusOr<v1::ChangeReply> reply = AskResize(cluster, options.what, options.dry_run);
+  if (absl::IsInvalidArgument(reply.status())) return AsUsage(Annotate(reply.status(), "RANGES"));
+  return PrintChange(options, reply);
 }
 
 Status DrainCommand(const AdminOptions& options) {

@@ -37,22 +37,49 @@ StatusOr<std::unique_ptr<ApiClient>> OpenApi(const TargetOptions& o) {
   return ApiClient::Open(api, &InterruptGuard::Interrupted);
 }
 
+namespace {
+
+// Schemas as OpenAI's API has them, the other forms as vLLM's servers do.
+void AddGrammar(const grammar::Source& source, json::object* out) {
+  using grammar::SourceKind;
+  const auto structured = [out](const char* name, json::value value) {
+    (*out)["structured_outputs"] = json::object{{name, std::move(value)}};
+  };
+  boost::system::error_code error;
+  json::value parsed = json::parse(source.text, error);
+  switch (source.kind) {
+    case SourceKind::kJsonObject: (*out)["response_format"] = json::object{{"type", "json_object"}}; break;
+    case SourceKind::kJsonSchema:
+      if (error) parsed = source.text;  // the server says what is wrong with it
+      (*out)["response_format"] = json::object{
+          {"type", "json_schema"}, {"json_schema", json::object{{"name", "answer"}, {"schema", std::move(parsed)}}}};
+      break;
+    case SourceKind::kRegex: structured("regex", json::string(source.text)); break;
+    case SourceKind::kGbnf: structured("grammar", json::string(source.text)); break;
+    case SourceKind::kChoices: structured("choice", std::move(parsed)); break;
+  }
+}
+
+}  // namespace
+
 StatusOr<json::object> ApiFields(const GenerateOptions& o) {
   const SamplingParams& s = o.sampling;
-  auto given = [&o](const char* flag) { return std::count(o.given.begin(), o.given.end(), flag) > 0; };
-  if (given("repeat-last-n")) return UsageError("--repeat-last-n can't go with --url: the API has no such field");
+  auto given = [&o](std::string_view flag) { return std::count(o.given.begin(), o.given.end(), flag) > 0; };
   json::object out;
   if (o.n >= 0) out["max_tokens"] = o.n;
-  if (given("temp")) out["temperature"] = Decimal(s.temperature);
-  if (given("top-k")) out["top_k"] = s.top_k;
-  if (given("top-p")) out["top_p"] = Decimal(s.top_p);
-  if (given("min-p")) out["min_p"] = Decimal(s.min_p);
-  if (given("repeat-penalty")) out["repetition_penalty"] = Decimal(s.repetition_penalty);
-  if (given("frequency-penalty")) out["frequency_penalty"] = Decimal(s.frequency_penalty);
-  if (given("presence-penalty")) out["presence_penalty"] = Decimal(s.presence_penalty);
+  for (const SamplingOption& option : SamplingOptions()) {
+    if (!given(option.flag)) continue;
+    if (!option.openai) return UsageError("--{} can't go with --url: the API has no such field", option.flag);
+    if (const auto* real = std::get_if<float SamplingParams::*>(&option.field)) {
+      out[option.name] = Decimal(s.**real);
+    } else {
+      out[option.name] = s.*std::get<int SamplingParams::*>(option.field);
+    }
+  }
   if (o.seed >= 0) out["seed"] = o.seed;
   if (o.ignore_eos) out["ignore_eos"] = true;
   if (!o.stops.empty()) out["stop"] = json::array(o.stops.begin(), o.stops.end());
+  if (o.grammar) AddGrammar(*o.grammar, &out);
   if (!s.logit_bias.empty()) {
     json::object bias;
     // JSON has no infinity; -100 forbids a token.

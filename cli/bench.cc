@@ -10,6 +10,7 @@
 #include "base/inbox.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/libraries.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "fmt/core.h"
@@ -335,6 +336,7 @@ Status BenchCommand(const BenchOptions& options) {
   }
   if (options.json) {
     fmt::print("{}\n", json::serialize(json::object{{"machine", json::parse(bench::DescribeMachine())},
+                                                    {"libraries", LibrariesJson()},
                                                     {"runs", options.runs},
                                                     {"results", std::move(list)}}));
   }

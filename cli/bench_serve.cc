@@ -10,11 +10,14 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "base/counted.h"
 #include "cli/api_request.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/load_report.h"
+#include "cli/out_file.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "client/cluster_api.h"
@@ -23,6 +26,7 @@
 #include "client/metrics_text.h"
 #include "client/openai.h"
 #include "fmt/core.h"
+#include "model/source_files.h"
 
 namespace gyre {
 namespace {
@@ -162,9 +166,9 @@ class IdleClients {
 
 void ShowProgress(size_t done, size_t all) {
   if (all > 0) {
-    fmt::print(stderr, "\r{} of {} requests answered ", done, all);
+    fmt::print(stderr, "\r{} of {} answered ", done, Counted(all, "request"));
   } else {
-    fmt::print(stderr, "\r{} requests answered ", done);
+    fmt::print(stderr, "\r{} answered ", Counted(done, "request"));
   }
 }
 
@@ -179,6 +183,13 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   if (!url.ok()) return AsUsage(Annotate(url.status(), "URL"));
   GYRE_ASSIGN_OR_RETURN(const HttpClientOptions http, HttpClientOptionsOf(o.api_key, o.ca_file, o.timeout));
   GYRE_ASSIGN_OR_RETURN(const auto client, HttpClient::Make(*url, http));
+  // It opens first, as a name that is taken must not cost the minutes of the load.
+  std::optional<OutFile> svg_file;
+  if (!o.svg_file.empty()) {
+    GYRE_ASSIGN_OR_RETURN(OutFile file,
+                          OutFile::Open(o.svg_file, {.overwrite = o.force, .sources = SourceFiles(o.trace_file)}));
+    svg_file.emplace(std::move(file));
+  }
   InterruptGuard::Begin();
   GYRE_ASSIGN_OR_RETURN(const Server server, AskServer(client.get(), o));
   LoadDialect dialect{.model = server.model.id, .chat = o.chat, .seed = o.load.seed};
@@ -201,7 +212,7 @@ Status BenchServeCommand(const BenchServeOptions& o) {
       &InterruptGuard::Interrupted);
   if (shows) fmt::print(stderr, "\r\033[K");
   if (run.interrupted) return InterruptGuard::Stopped();
-  if (!metrics.empty()) report.queue_seconds = MeanQueueSeconds(metrics, FetchMetrics(client.get()));
+  if (!metrics.empty()) report.queue = QueueWaitBetween(metrics, FetchMetrics(client.get()));
   report.url = FormatUrl(*url);
   report.model = server.model;
   report.dialect = dialect;
@@ -217,15 +228,14 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   report.summary = Summarize(run.records, o.starvation, kOthers);
   const std::string out = o.json ? ReportJson(report) : ReportTable(report);
   std::fwrite(out.data(), 1, out.size(), stdout);
-  if (!o.svg_file.empty()) {
-    std::ofstream file(o.svg_file, std::ios::binary);
-    file << ReportSvg(report);
-    file.close();
-    if (!file) return Unavailable("{}: can't be written", o.svg_file);
+  if (svg_file) {
+    const std::string svg = ReportSvg(report);
+    GYRE_RETURN_IF_ERROR(svg_file->Write(std::as_bytes(std::span(svg))));
+    GYRE_RETURN_IF_ERROR(svg_file->Finish());
   }
   GYRE_RETURN_IF_ERROR(Annotate(report.idle_status, "an idle connection"));
   if (report.summary.failed == 0) return absl::OkStatus();
-  return FailedPrecondition("{} of {} requests failed", report.summary.failed, report.summary.requests);
+  return FailedPrecondition("{} of {} failed", report.summary.failed, Counted(report.summary.requests, "request"));
 }
 
 }  // namespace gyre

@@ -2,42 +2,100 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/counted.h"
 #include "cli/answer_printer.h"
 #include "cli/chat_backend.h"
+#include "cli/chat_settings.h"
 #include "cli/commands.h"
 #include "cli/conversation_file.h"
 #include "cli/exit_code.h"
+#include "cli/nearest.h"
 #include "cli/session.h"
 #include "cli/tables.h"
 #include "cli/terminal.h"
 #include "fmt/core.h"
+#include "model/source_files.h"
 
 namespace gyre {
 namespace {
 
-constexpr char kHelp[] =
-    "/layers         show which worker has which layers, and how busy it is\n"
-    "/resize RANGES  move layers: 0-3,4-7 or NAME=0-3,NAME=4-7, or the boundaries alone: 4 8\n"
-    "/status         show the plan, requests and KV cache\n"
-    "/regenerate     write the last answer again\n"
-    "/save FILE      write the conversation to a file; /save! FILE overwrites one\n"
-    "/load FILE      go on with a conversation from a file\n"
-    "/reset          clear the conversation\n"
-    "/exit           leave (Ctrl-D does the same)\n"
-    "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; so do all lines between two\n"
-    "lines that are \"\"\". A paste of several lines is one message.\n";
+struct ChatCommand {
+  const char* names;  // separated by spaces; the first one is shown
+  const char* arguments;
+  const char* text;
+};
+
+constexpr ChatCommand kCommands[] = {
+    {"/layers", "", "show which worker has which layers, and how busy it is"},
+    {"/resize", "RANGES", "move layers: 0-3,4-7 or NAME=0-3,NAME=4-7, or boundaries: 4 8"},
+    {"/status", "", "show the plan, requests and KV cache"},
+    {"/set", "NAME VALUE", "change a setting: /set temp 0.7, /set system TEXT, /set wrap off"},
+    {"/show", "", "show the model, the system message and the settings"},
+    {"/regenerate", "", "write the last answer again"},
+    {"/save", "FILE", "write the conversation to a file; /save! FILE overwrites one"},
+    {"/load", "FILE", "go on with a conversation from a file"},
+    {"/reset /clear", "", "clear the conversation"},
+    {"/help /?", "", "show this"},
+    {"/exit /quit /bye", "", "leave (Ctrl-D does the same)"},
+};
+
+constexpr char kKeys[] =
+    "Ctrl-C stops an answer, Tab completes a command. A line that ends with \\ goes on\n"
+    "in the next one; so do all lines between \"\"\" and \"\"\". A paste is one message.\n";
+
+std::vector<std::string> Names(const ChatCommand& command) { return absl::StrSplit(command.names, ' '); }
+
+std::string Help() {
+  std::string out;
+  for (const ChatCommand& c : kCommands) {
+    const std::vector<std::string> names = Names(c);
+    std::string head = names[0];
+    if (*c.arguments != '\0') head += std::string(" ") + c.arguments;
+    const std::string also = absl::StrJoin(names.begin() + 1, names.end(), ", ");
+    out += fmt::format("{:<16}{}{}\n", head, c.text, also.empty() ? "" : "; also " + also);
+  }
+  return out + kKeys;
+}
+
+// The names that a person may type, for Tab.
+std::vector<std::string> AllNames() {
+  std::vector<std::string> out;
+  for (const ChatCommand& c : kCommands) {
+    for (std::string& name : Names(c)) out.push_back(std::move(name));
+  }
+  return out;
+}
+
+// The first name of a command. kInvalidArgument: there is none.
+StatusOr<std::string> CommandNamed(const std::string& word) {
+  for (const ChatCommand& c : kCommands) {
+    for (const std::string& name : Names(c)) {
+      if (name == word) return Names(c)[0];
+    }
+  }
+  const std::string nearest = DidYouMean(word, AllNames());
+  return InvalidArgument("unknown command {}{}", word, nearest.empty() ? "; /help lists the commands" : nearest);
+}
 
 class Chat {
  public:
-  Chat(ChatBackend& backend, const ChatOptions& options) : backend_(backend), options_(options) { Reset(); }
+  Chat(ChatBackend& backend, const ChatOptions& options, const std::string& description)
+      : backend_(backend), options_(options), settings_(options, description) {
+    Reset();
+  }
 
-  // Returns false after /exit.
+  // Returns false after the command that leaves.
   bool Take(const std::string& message);
   // The number of messages and commands that failed.
   int failures() const { return failures_; }
@@ -45,18 +103,25 @@ class Chat {
  private:
   void Reset() {
     messages_.clear();
-    if (!options_.system.empty()) Add("system", options_.system);
+    SetSystem();
+  }
+  void SetSystem() {
+    if (!messages_.empty() && messages_.front().at("role").as_string() == "system") messages_.erase(messages_.begin());
+    if (settings_.system().empty()) return;
+    messages_.insert(messages_.begin(), boost::json::object{{"role", "system"}, {"content", settings_.system()}});
   }
   void Add(const char* role, const std::string& text) {
     messages_.push_back(boost::json::object{{"role", role}, {"content", text}});
   }
   Status Say();
   Status Regenerate();
-  StatusOr<std::string> Command(const std::string& line);
+  // nullopt: the chat ends.
+  StatusOr<std::optional<std::string>> Command(const std::string& line);
   StatusOr<std::string> FileCommand(const std::string& word, const std::string& path);
 
   ChatBackend& backend_;
   const ChatOptions& options_;
+  ChatSettings settings_;
   boost::json::array messages_;
   int failures_ = 0;
   int64_t regenerated_ = 0;  // times, so that a given seed gives another answer each time
@@ -64,15 +129,13 @@ class Chat {
 
 bool Chat::Take(const std::string& message) {
   if (message.empty()) return true;
-  if (message == "/exit" || message == "/quit") return false;
   Status status;
   const boost::json::array before = messages_;
-  if (message == "/regenerate") {
-    status = Regenerate();
-  } else if (message[0] == '/' && message.find('\n') == std::string::npos) {
-    const StatusOr<std::string> out = Command(message);
-    if (out.ok()) fmt::print("{}", *out);
+  if (message[0] == '/' && message.find('\n') == std::string::npos) {
+    const StatusOr<std::optional<std::string>> out = Command(message);
     status = out.status();
+    if (out.ok() && !*out) return false;
+    if (out.ok()) fmt::print("{}", **out);
   } else {
     Add("user", message);
     status = Say();
@@ -92,19 +155,28 @@ StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(
   return format(*reply);
 }
 
-StatusOr<std::string> Chat::Command(const std::string& line) {
-  const size_t space = line.find(' ');
+StatusOr<std::optional<std::string>> Chat::Command(const std::string& line) {
+  const size_t space = std::min(line.find(' '), line.size());
   const std::string word = line.substr(0, space);
-  if (word == "/layers") return Table(backend_.FetchStatus(), FormatLayers);
-  if (word == "/status") return Table(backend_.FetchStatus(), FormatStatus);
-  if (word == "/resize") {
-    return Table(backend_.Resize(space == std::string::npos ? "" : line.substr(space + 1)), FormatChange);
+  const std::string rest(absl::StripAsciiWhitespace(line.substr(space)));
+  if (word == "/save!") return FileCommand(word, rest);
+  GYRE_ASSIGN_OR_RETURN(const std::string command, CommandNamed(word));
+  if (command == "/exit") return std::nullopt;
+  if (command == "/layers") return Table(backend_.FetchStatus(), FormatLayers);
+  if (command == "/status") return Table(backend_.FetchStatus(), FormatStatus);
+  if (command == "/resize") return Table(backend_.Resize(rest), FormatChange);
+  if (command == "/help") return Help();
+  if (command == "/save" || command == "/load") return FileCommand(command, rest);
+  if (command == "/show") return settings_.Show(rest);
+  if (command == "/regenerate") {
+    GYRE_RETURN_IF_ERROR(Regenerate());
+    return std::string();
   }
-  if (word == "/help") return std::string(kHelp);
-  if (word == "/save" || word == "/save!" || word == "/load") {
-    return FileCommand(word, space == std::string::npos ? "" : line.substr(space + 1));
+  if (command == "/set") {
+    auto out = settings_.Set(rest);
+    SetSystem();
+    return out;
   }
-  if (word != "/reset") return InvalidArgument("unknown command {}; /help lists the commands", word);
   Reset();
   return std::string("Conversation cleared.\n");
 }
@@ -113,14 +185,15 @@ StatusOr<std::string> Chat::FileCommand(const std::string& word, const std::stri
   if (path.empty()) return InvalidArgument("a file's name is needed, as {} chat.json", word);
   if (word == "/load") {
     GYRE_ASSIGN_OR_RETURN(messages_, LoadConversation(path));
-    return fmt::format("{} messages from {}.\n", messages_.size(), path);
+    return fmt::format("{} from {}.\n", Counted(messages_.size(), "message"), path);
   }
   struct stat there {};
   if (word == "/save" && ::stat(path.c_str(), &there) == 0) {
     return InvalidArgument("{} exists; /save! {} overwrites it", path, path);
   }
-  GYRE_RETURN_IF_ERROR(SaveConversation(path, word == "/save!", backend_.model(), messages_));
-  return fmt::format("{} messages in {}.\n", messages_.size(), path);
+  const NewFileOptions place{.overwrite = word == "/save!", .sources = SourceFiles(options_.ring.model)};
+  GYRE_RETURN_IF_ERROR(SaveConversation(path, place, backend_.model(), messages_));
+  return fmt::format("{} in {}.\n", Counted(messages_.size(), "message"), path);
 }
 
 Status Chat::Regenerate() {
@@ -134,16 +207,16 @@ Status Chat::Regenerate() {
 
 // Answers the conversation's last message.
 Status Chat::Say() {
-  GenerateOptions generate = options_.generate;
+  GenerateOptions generate = settings_.generate();
   if (generate.seed >= 0) generate.seed += regenerated_;
-  AnswerPrinter printer;
+  AnswerPrinter printer(settings_.wrap());
   GYRE_ASSIGN_OR_RETURN(const ChatAnswer answer,
                         backend_.Answer(&messages_, generate,
                                         [&](const std::string& text, bool thinks) { printer.Print(text, thinks); }));
   printer.End();
   fmt::print("\n{}", answer.stopped ? "[stopped]\n" : "");
   std::fflush(stdout);
-  if (answer.usage && !options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(*answer.usage));
+  if (answer.usage && settings_.usage()) fmt::print(stderr, "[{}]\n", DescribeUsage(*answer.usage));
   if (!answer.note.empty()) fmt::print(stderr, "[{}]\n", answer.note);
   Add("assistant", answer.text);
   return absl::OkStatus();
@@ -152,6 +225,7 @@ Status Chat::Say() {
 StatusOr<std::unique_ptr<ChatBackend>> OpenBackend(const ChatOptions& options) {
   if (!options.ring.url.empty()) return OpenUrlBackend(options);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
+  GYRE_RETURN_IF_ERROR(CheckFlags(options.generate, target->facts()));
   return MakeTargetBackend(std::move(target), options);
 }
 
@@ -161,17 +235,19 @@ Status ChatCommand(const ChatOptions& options) {
   UseUtf8();
   InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(const auto backend, OpenBackend(options));
-  Chat chat(*backend, options);
   GYRE_ASSIGN_OR_RETURN(const std::string description, backend->Describe());
-  MessageReader reader;
+  Chat chat(*backend, options, description);
+  MessageReader reader(AllNames());
   if (reader.terminal()) fmt::print("{}. /help lists the commands.\n", description);
   InterruptGuard::Begin();
   for (std::string message;;) {
     const MessageReader::Result result = reader.Read(&message);
+    // The cursor stands behind the prompt.
+    if (result != MessageReader::Result::kMessage && reader.terminal()) fmt::print("\n");
     if (result == MessageReader::Result::kEnd) break;
     if (result == MessageReader::Result::kInterrupted) {
       if (!reader.terminal() || InterruptGuard::Terminated()) return InterruptGuard::Stopped();
-      fmt::print("\n(/exit or Ctrl-D leaves)\n");
+      fmt::print("(/exit or Ctrl-D leaves)\n");
       InterruptGuard::Clear();
       continue;
     }

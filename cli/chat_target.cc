@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "base/counted.h"
 #include "cli/chat_backend.h"
 #include "cli/session.h"
 #include "fmt/core.h"
@@ -58,14 +59,14 @@ StatusOr<ChatPrompt> TargetBackend::FitPrompt(boost::json::array* messages, int6
       *room =
           target_->facts().context_shift ? std::numeric_limits<uint32_t>::max() : context - static_cast<uint32_t>(size);
       if (dropped > 0) {
-        fmt::print(stderr, "[the context of {} tokens is full: the {} oldest messages are forgotten. {}]\n", context,
-                   dropped, MoreRoom());
+        fmt::print(stderr, "[the context of {} is full: the {} forgotten. {}]\n", Counted(context, "token"),
+                   dropped == 1 ? "oldest message is" : fmt::format("{} oldest messages are", dropped), MoreRoom());
       }
       return prompt;
     }
     if (only_question) {
-      return ResourceExhausted("the message has {} tokens with its template, and the context holds {}; {}", size,
-                               context, MoreRoom());
+      return ResourceExhausted("the message has {} with its template, and the context holds {}; {}",
+                               Counted(size, "token"), context, MoreRoom());
     }
     const auto begin = messages->begin() + static_cast<std::ptrdiff_t>(first);
     const auto end = begin + std::min<std::ptrdiff_t>(2, messages->end() - begin - 1);
@@ -87,6 +88,8 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
   request.stops = options.stops;
   request.ignore_end = options.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
+  request.grammar_source = options.grammar;
+  request.answer_format = prompt.answer;
   ChatAnswer answer;
   AnswerSplitter splitter(std::move(prompt.answer));
   const auto show = [&](const std::vector<AnswerSplitter::Piece>& pieces) {
@@ -104,7 +107,8 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
           answer.usage = finished->usage;
           if (finished->reason == FinishReason::kLength) {
             answer.note = n >= 0 && static_cast<uint64_t>(n) <= room
-                              ? fmt::format("the answer is cut off after {} tokens, as --n-predict says", n)
+                              ? fmt::format("the answer is cut off after {}, as --n-predict says",
+                                            Counted(static_cast<uint64_t>(n), "token"))
                               : fmt::format("the answer is cut off: the context of {} tokens is full. {}",
                                             target_->facts().context, MoreRoom());
           }

@@ -1,6 +1,7 @@
 // A chat with an OpenAI-compatible server: the conversation is sent there unchanged.
 #include <boost/json.hpp>
 
+#include "base/counted.h"
 #include "cli/api_request.h"
 #include "cli/chat_backend.h"
 #include "cli/session.h"
@@ -35,9 +36,9 @@ class UrlBackend : public ChatBackend {
     GYRE_RETURN_IF_ERROR(end.status());
     answer.usage = UsageOf(*end);
     if (end->finish_reason == "length") {
-      answer.note = options.n >= 0
-                        ? fmt::format("the answer is cut off after {} tokens or at the context's end", options.n)
-                        : "the answer is cut off: the server's limit. /reset clears the conversation";
+      answer.note = options.n >= 0 ? fmt::format("the answer is cut off after {} or at the context's end",
+                                                 Counted(static_cast<uint64_t>(options.n), "token"))
+                                   : "the answer is cut off: the server's limit. /reset clears the conversation";
     } else if (!end->finish_reason.empty() && end->finish_reason != "stop") {
       answer.note = "the server ended the answer: " + end->finish_reason;
     }

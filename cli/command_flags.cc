@@ -1,17 +1,23 @@
 // Flags that several commands share.
 #include <CLI/CLI.hpp>
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
 
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "base/step_codec.h"
+#include "base/transport.h"
 #include "cli/add_commands.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
-#include "coordinator/scheduler_types.h"
-#include "coordinator/steps_in_flight.h"
+#include "coordinator/engine/sampling_options.h"
+#include "coordinator/engine/scheduler_types.h"
+#include "coordinator/engine/steps_in_flight.h"
 #include "fmt/core.h"
+#include "identity/identity.h"
 #include "kernels/isa.h"
 
 namespace gyre {
@@ -19,7 +25,7 @@ namespace {
 
 std::vector<std::string> IsaNames() {
   std::vector<std::string> names;
-  for (Isa isa : BuiltIsas()) names.emplace_back(IsaName(isa));
+  for (Isa isa : NamedIsas()) names.emplace_back(IsaName(isa));
   return names;
 }
 
@@ -35,6 +41,17 @@ std::pair<TokenId, float> ParseBias(const std::string& text) {
     if (error == std::errc() && rest == end && (banned || (value >= -1e6f && value <= 1e6f))) return {id, value};
   }
   throw CLI::ValidationError("--logit-bias", "'" + text + "', expected ID=VALUE, as 15=-2.5 or 15=-inf");
+}
+
+void AddSamplingFlag(CLI::App* app, const SamplingOption& option, SamplingParams* params) {
+  const bool whole = std::holds_alternative<int SamplingParams::*>(option.field);
+  const auto add = [&](auto field) {
+    return app->add_option(fmt::format("--{}", option.flag), params->*field, std::string(option.help));
+  };
+  std::visit(add, option.field)
+      ->check(whole ? Whole(static_cast<int64_t>(option.least))
+                    : RealNumber(option.least, option.most, option.above_least))
+      ->type_name(std::string(option.flag_value));
 }
 
 }  // namespace
@@ -53,7 +70,7 @@ Status Locate(SourceOptions source, bool quiet, std::string* model) {
   return absl::OkStatus();
 }
 
-void AddJsonFlag(CLI::App* app, bool* json) { app->add_flag("--json", *json, "output for programs"); }
+void AddJsonFlag(CLI::App* app, bool* json) { app->add_flag("--json", *json, "print JSON, for programs"); }
 
 void AddModelFlag(CLI::App* app, std::string* model) {
   app->add_option("-m,--model,MODEL", *model,
@@ -72,17 +89,19 @@ void AddHubCaFlag(CLI::App* app, SourceOptions* o) {
 }
 
 void AddYesFlag(CLI::App* app, SourceOptions* o) {
-  app->add_flag("-y,--yes,--pull", o->yes, "pull a model that is a name and not on this machine, without a question");
+  app->add_flag("-y,--yes,--pull", o->yes, "pull a model that is named and not on this machine, without a question");
 }
 
 void AddSourceFlags(CLI::App* app, SourceOptions* o, const char* token) {
   AddCacheFlag(app, o);
   app->add_option("--cache-limit", o->cache_limit,
-                  "a pull removes models that were not used for the longest time until all take at most SIZE, as 100G "
-                  "(default: none)")
+                  "a pull removes the models that were unused for the longest time, until all take at most SIZE, as "
+                  "100G (default: no limit)")
+      ->check(Size())
       ->type_name("SIZE");
   app->add_option("--endpoint", o->hub.endpoint,
                   "the hub where names are looked up (default: HF_ENDPOINT, else https://huggingface.co)")
+      ->check(HttpUrl())
       ->type_name("URL");
   app->add_option(token, o->hub.token, "the token for the hub (default: HF_TOKEN, else the hub's token file)")
       ->type_name("TOKEN");
@@ -99,32 +118,44 @@ void AddBinFlags(CLI::App* app, OpenOptions* o) {
   app->add_option("--tokenizer", o->tokenizer_path, ".bin models: the tokenizer.bin (default: tok*.bin beside it)")
       ->type_name("FILE");
   app->add_option("--rope-base", o->rope_base,
-                  ".bin models: base of the rotary embedding (default 10000; 500000 for Llama 3)");
-  app->add_option("--norm-eps", o->norm_eps, ".bin models: epsilon of the norms (default 1e-5)");
+                  ".bin models: base of the rotary embedding (default 10000; 500000 for Llama 3)")
+      ->check(RealNumber(0, 1e12, true))
+      ->type_name("X");
+  app->add_option("--norm-eps", o->norm_eps, ".bin models: epsilon of the norms (default 1e-5)")
+      ->check(RealNumber(0, 1, true))
+      ->type_name("X");
+}
+
+void AddOpenFlags(CLI::App* app, OpenOptions* o) {
+  AddBinFlags(app, o);
+  app->add_option("--quantization", o->quantization,
+                  "refuse a model whose weights are not quantized so, as Q4_K_M or fp8 (default: any)")
+      ->type_name("NAME");
 }
 
 void AddContextFlag(CLI::App* app, uint32_t* ctx) {
   app->add_option(
          "-c,--ctx", *ctx,
          "context of a request in tokens, prompt and generated text together (default: what the model's file says)")
-      ->check(Whole(1))
+      ->check(Whole(1, std::numeric_limits<int32_t>::max()))
       ->type_name("N");
 }
 
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type) {
-  app->add_option("--kv-type", *kv_type, "number format of the KV cache")
+  app->add_option("--kv-type", *kv_type, "number format of the KV cache's values")
       ->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
 }
 
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows) {
-  app->add_option("--max-rows", *max_rows, "maximum tokens per step, over all requests")
-      ->check(Whole(1))
+  app->add_option("--max-rows", *max_rows, "maximum number of tokens per step, over all requests")
+      ->check(Whole(1, kMaxStepRows))
       ->type_name("N");
 }
 
 void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::string* cpus, std::string* isa) {
-  app->add_option("--device", *device, "what computes: cpu (default: the best that there is)")->type_name("NAME");
-  app->add_option("-t,--threads", *threads, "threads that compute, over all stages (default: one per core)")
+  app->add_option("--device", *device, "the device that computes: cpu, as there is no other one (default: cpu)")
+      ->type_name("NAME");
+  app->add_option("-t,--threads", *threads, "number of threads that compute, over all stages (default: one per core)")
       ->check(Whole(1, 4096))
       ->type_name("N");
   app->add_option("--cpus", *cpus,
@@ -135,9 +166,18 @@ void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::strin
       ->check(CLI::IsMember(IsaNames()));
 }
 
-CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity) {
+CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional<Role> role) {
   return app
       ->add_option("--identity", *identity, "the folder of the identity for TLS with the cluster, by `gyre ca issue`")
+      ->check(CLI::Validator(
+          [role](std::string& folder) -> std::string {
+            // A folder that can't be read is an error where it is opened, with the reason.
+            const StatusOr<Principal> owner = OwnerOf(folder);
+            if (!role || !owner.ok() || owner->role == *role) return "";
+            return fmt::format("{}: it is the identity of {}, expected one of the role {}", folder, Describe(*owner),
+                               RoleName(*role));
+          },
+          ""))
       ->type_name("FOLDER");
 }
 
@@ -166,14 +206,17 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
       ->check(Whole(1))
       ->type_name("N");
   AddKvTypeFlag(app, &o->kv_type);
-  app->add_option("--block-size", o->block_size, "tokens per KV block")->check(Whole(1, 256))->type_name("N");
-  app->add_option("--chunk", o->chunk, "maximum prompt tokens of one request per step")
-      ->check(Whole(1))
+  app->add_option("--block-size", o->block_size, "number of tokens in a block of the KV cache")
+      ->check(Whole(1, 256))
+      ->type_name("N");
+  app->add_option("--chunk", o->chunk, "maximum number of prompt tokens that one request has in a step")
+      ->check(Whole(1, kMaxStepRows))
       ->type_name("N");
   AddMaxRowsFlag(app, &o->max_rows);
   app->add_option("--wire", o->wire, "activation format between stages; f16 and q8 round, so the text may differ")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
-  app->add_flag("--exact", o->exact, "compute quantized weights with f32 activations too (slower)");
+  app->add_flag("--exact", o->exact,
+                "keep activations in f32 where weights are quantized or tiles multiply, which is slower");
   app->add_flag("--no-prefix-cache", o->no_prefix_cache, "never reuse the KV cache of an equal beginning");
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
   app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
@@ -187,7 +230,7 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
           "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
           "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
           "fails where it can't be had")
-      ->check(CLI::IsMember({"auto", "tcp", "udp", "shm", "kernel"}));
+      ->check(CLI::IsMember(TransportWishes()));
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
@@ -199,28 +242,32 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
   app->add_option(
          "--step-tokens", o->step_tokens,
          "maximum prompt tokens per step while other requests generate text (default: as many as let such a step "
-         "take 1.5 times as long as one without)")
-      ->check(Whole(1))
+         "take 1.7 times as long as one without)")
+      ->check(Whole(1, kMaxStepRows))
       ->type_name("N");
   app->add_option("--steps-in-flight", o->steps_in_flight,
                   "steps that go round the ring at once (default: as many as keep its slowest stage busy, by the times "
                   "that are measured; more over long ways)")
       ->check(Whole(1, StepsInFlight::kMost))
       ->type_name("N");
-  app->add_option("--max-sequences", o->max_sequences,
-                  "requests that run at once; more of them wait (default: 64, or --parallel if that is more)")
+  app->add_option(
+         "--max-sequences", o->max_sequences,
+         "maximum number of requests that run at once; more of them wait (default: 64, or --parallel if that is more)")
       ->check(Whole(1, 65536))
       ->type_name("N");
   app->add_flag("--kv-reserve", o->kv_reserve,
-                "each request holds KV cache for a whole context from its beginning; fewer requests fit");
+                "hold KV cache for a whole context for each request from its beginning; fewer requests fit");
 }
 
 void AddContextShiftFlags(CLI::App* app, ComputeOptions* o) {
-  auto* shift = app->add_flag("--context-shift", o->context_shift,
-                              "when the context is full, drop the older half of it and go on; the text is another one "
-                              "than with a longer context");
-  app->add_option("--context-keep", o->context_keep,
-                  "first tokens that --context-shift never drops, at most half of the context; -1 is the whole prompt")
+  auto* shift =
+      app->add_flag("--context-shift", o->context_shift,
+                    "when the context is full, drop the older half of it and go on; the text differs from that "
+                    "with a longer context");
+  app->add_option(
+         "--context-keep", o->context_keep,
+         "number of first tokens that --context-shift never drops, at most half of the context; -1 is the whole "
+         "prompt")
       ->check(Whole(-1, std::numeric_limits<int32_t>::max()))
       ->needs(shift)
       ->type_name("N");
@@ -230,7 +277,7 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
   AddModelFlag(app, &o->model);
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source);
-  AddBinFlags(app, &o->open);
+  AddOpenFlags(app, &o->open);
   app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")
       ->check(Whole(1))
       ->type_name("N");
@@ -266,35 +313,57 @@ std::vector<std::string> GivenFlags(const CLI::App& app) {
   return out;
 }
 
+// Flags that say which texts an answer may be; at most one of them may be given.
+void AddGrammarFlags(CLI::App* app, CLI::Option* endless, std::optional<grammar::Source>* o) {
+  using grammar::SourceKind;
+  const auto add = [&](const std::string& flag, SourceKind kind, const std::string& text_begins, const char* help) {
+    return app->add_option_function<std::string>(
+        flag,
+        [o, kind, text_begins, flag](const std::string& value) {
+          if (text_begins.empty() || value.find(text_begins) != std::string::npos) {
+            *o = grammar::Source{.kind = kind, .text = value};
+            return;
+          }
+          StatusOr<std::string> text = ReadFile(value);
+          if (!text.ok()) throw CLI::ValidationError(flag, Message(text.status()));
+          *o = grammar::Source{.kind = kind, .text = *std::move(text)};
+        },
+        help);
+  };
+  std::vector<CLI::Option*> all = {
+      add("--json-schema", SourceKind::kJsonSchema, "{",
+          "the answer is JSON that obeys this schema: a file, or the schema itself")
+          ->type_name("FILE"),
+      add("--regex", SourceKind::kRegex, "", "the whole answer matches this regular expression (ECMA-262)")
+          ->type_name("PATTERN"),
+      add("--grammar", SourceKind::kGbnf,
+          "::=", "the answer is a text of this grammar (GBNF): a file, or the grammar itself")
+          ->type_name("FILE"),
+      app->add_option_function<std::vector<std::string>>(
+             "--choice",
+             [o](const std::vector<std::string>& texts) {
+               const boost::json::array choices(texts.begin(), texts.end());
+               *o = grammar::Source{.kind = SourceKind::kChoices, .text = boost::json::serialize(choices)};
+             },
+             "the answer is one of these texts (repeatable)")
+          ->type_name("TEXT")
+          ->allow_extra_args(false)};
+  for (CLI::Option* option : all) {
+    option->excludes(endless);
+    for (CLI::Option* other : all) {
+      if (other != option) option->excludes(other);
+    }
+  }
+}
+
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
   SamplingParams* const s = &o->sampling;
   app->add_option("-n,--n-predict", o->n,
-                  "tokens to generate; -1 goes on to the end of the context (with --context-shift: without end)")
+                  "number of tokens to generate at most; -1 goes on to the end of the context (with --context-shift: "
+                  "without end)")
       ->check(Whole(-1))
       ->type_name("N");
-  app->add_option("--temp", s->temperature, "temperature; 0 always takes the best token")
-      ->check(Number(0, 100))
-      ->type_name("X");
-  app->add_option("--top-k", s->top_k, "sample from the K best tokens; 0 takes all")->check(Whole(0))->type_name("K");
-  app->add_option("--top-p", s->top_p, "sample from the best tokens up to this probability; 1 takes all")
-      ->check(Number(0, 1, true))
-      ->type_name("P");
-  app->add_option("--min-p", s->min_p, "drop tokens below this share of the best one's probability; 0 drops none")
-      ->check(Number(0, 1))
-      ->type_name("P");
-  app->add_option("--repeat-penalty", s->repetition_penalty, "makes tokens less likely that were there; 1 is off")
-      ->check(Number(0, 100, true))
-      ->type_name("X");
-  app->add_option("--repeat-last-n", s->penalty_last_n, "tokens that --repeat-penalty looks back; -1 is all")
-      ->check(Whole(-1))
-      ->type_name("N");
-  app->add_option("--frequency-penalty", s->frequency_penalty,
-                  "taken from a token's logit for each time that it was generated")
-      ->check(Number(-2, 2))
-      ->type_name("X");
-  app->add_option("--presence-penalty", s->presence_penalty, "taken once from the logit of a token that was generated")
-      ->check(Number(-2, 2))
-      ->type_name("X");
+  for (const SamplingOption& option : SamplingOptions()) AddSamplingFlag(app, option, s);
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [s](const std::vector<std::string>& texts) {
@@ -303,11 +372,15 @@ void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
          "add VALUE to the logit of token ID; -inf forbids it (repeatable)")
       ->type_name("ID=VALUE")
       ->allow_extra_args(false);
-  app->add_option("-s,--seed", o->seed, "the same seed gives the same text; -1 draws one and prints it")
+  app->add_option("-s,--seed", o->seed,
+                  "seed of sampling: the same one gives the same text; -1 draws one and prints it")
       ->check(Whole(-1))
       ->type_name("N");
-  app->add_option("--stop", o->stops, "end before this text (repeatable)")->allow_extra_args(false);
-  app->add_flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens");
+  app->add_option("--stop", o->stops, "end the answer before TEXT (repeatable)")
+      ->allow_extra_args(false)
+      ->check(NotEmpty());
+  auto* endless = app->add_flag("--ignore-eos", o->ignore_eos, "go on where the model ends its text");
+  AddGrammarFlags(app, endless, &o->grammar);
 }
 
 }  // namespace gyre

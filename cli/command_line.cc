@@ -27,12 +27,20 @@ void AddLogFlags(CLI::App* app, LogOptions* o) {
 
 void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
   HttpOptions* const o = &options->http;
-  app->add_option("--http", o->address,
-                  fmt::format("where HTTP is answered (default: {}; with --cluster: nowhere)", kHttpAddress))
+  app->add_option(
+         "--http", o->address,
+         fmt::format("where HTTP is answered and the page is shown; off: nowhere (default: {}; with --cluster the "
+                     "next free port if another program has this one)",
+                     kHttpAddress))
       ->type_name("HOST:PORT");
-  app->add_option("--alias", o->aliases, "a further name of the model (repeatable)")
+  app->add_option("--alias", o->aliases, "a further name of the model in the API (repeatable)")
       ->allow_extra_args(false)
+      ->check(NotEmpty())
       ->type_name("NAME");
+  app->add_option("--other-names", o->other_names,
+                  "which other names of a model in a request mean this one: none, hosted (those of models that only "
+                  "their makers serve, as gpt-4o and claude-...), or any")
+      ->check(CLI::IsMember({"none", "hosted", "any"}));
   app->add_option("--api-keys", o->api_keys, "who may ask over HTTP: a file with lines NAME KEY [user|admin]")
       ->type_name("FILE");
   app->add_option("--tls-cert", o->tls_cert, "HTTP over TLS: the certificate chain in PEM")->type_name("FILE");
@@ -40,20 +48,22 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
   app->add_option("--allow-host", o->allow_hosts, "a name under which clients reach this server (repeatable)")
       ->allow_extra_args(false)
       ->type_name("HOST");
-  app->add_option("--cors", o->cors, "another server's pages may ask, as https://example.org (repeatable)")
+  app->add_option("--cors", o->cors, "let the pages of this server ask, as https://example.org (repeatable)")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
-  app->add_option("--max-body", options->max_body, "maximum size of a request's body")->type_name("SIZE");
-  app->add_option("--http-connections", o->connections, "maximum HTTP connections at once")
+  app->add_option("--max-body", options->max_body, "maximum size of a request's body, as 8M")
+      ->check(Size())
+      ->type_name("SIZE");
+  app->add_option("--http-connections", o->connections, "maximum number of HTTP connections at once")
       ->check(Whole(1, 1000000))
       ->type_name("N");
   app->add_option("--drain-timeout", o->drain_seconds,
                   "seconds that running requests get to end at a shutdown, by SIGTERM or Ctrl-C")
       ->check(Whole(0, 86400))
       ->type_name("S");
-  app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
+  app->add_flag("--metrics-open", o->metrics_open, "let anyone read /metrics");
   app->add_flag("--no-reasoning-split", o->no_reasoning_split,
-                "what a reasoning model thinks, and the markers around it, stay in the content");
+                "leave what a reasoning model thinks, and the markers around it, in the content");
 }
 
 CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {
@@ -61,6 +71,7 @@ CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {
       ->add_option("--weights-rate", *rate,
                    "weights go to workers without the model's file with at most SIZE a second, as 50M (default: no "
                    "limit)")
+      ->check(Size())
       ->type_name("SIZE");
 }
 
@@ -69,19 +80,22 @@ Action AddServe(CLI::App* app) {
   o->version = GYRE_VERSION;
   o->ring.parallel = kServeParallel;
   AddModelFlags(app, &o->ring.model, &o->source);
-  AddBinFlags(app, &o->ring.open);
+  AddOpenFlags(app, &o->ring.open);
   CLI::Option* const cluster =
-      app->add_option("--cluster", o->serve.cluster, "the address where workers, operators and other clients find it")
+      app->add_option("--cluster", o->serve.cluster,
+                      "listen at this address for workers, operators and clients (default: there is no cluster)")
           ->type_name("HOST:PORT");
   app->add_option("--ring", o->serve.ring, "where activations arrive (default: the host of --cluster, any free port)")
       ->needs(cluster)
+      ->check(Address())
       ->type_name("HOST:PORT");
   app->add_option("--advertise", o->serve.advertise,
                   "the host that workers connect to for activations (default: the one they joined at)")
       ->needs(cluster)
+      ->check(Host())
       ->type_name("HOST");
   app->add_option("--min-workers", o->serve.min_workers,
-                  "workers that the first plan waits for; until then this process runs all layers")
+                  "number of workers that the first plan waits for; until then this process runs all layers")
       ->needs(cluster)
       ->check(Whole(1, 100000))
       ->type_name("N");
@@ -91,15 +105,18 @@ Action AddServe(CLI::App* app) {
       ->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
       ->needs(cluster)
+      ->check(Size())
       ->type_name("SIZE");
   app->add_option("--rebalance", o->serve.rebalance,
-                  "a plan that would be faster by what was measured of the machines is made (auto), proposed by `gyre "
+                  "what becomes of a plan that is faster by what was measured: it is made (auto), proposed by `gyre "
                   "status` and the page (ask), or not looked for (off)")
       ->check(CLI::IsMember({"auto", "ask", "off"}));
   app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
       ->needs(cluster);
-  app->add_flag("--bit-equal", o->serve.bit_equal,
-                "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
+  app->add_flag(
+         "--bit-equal", o->serve.bit_equal,
+         "refuse workers whose text could differ in a bit: another instruction set or version, another --wire than "
+         "f32")
       ->needs(cluster);
   app->add_flag("--mirror-kv", o->serve.mirror_kv,
                 "keep a copy of each worker's full KV pages on another worker: after a loss only the rest is replayed")
@@ -108,7 +125,8 @@ Action AddServe(CLI::App* app) {
   CLI::Option* const state =
       app->add_option(
              "--state", o->state,
-             "keep what a restart must not lose in this folder: requests go on, and workers keep their weights")
+             "keep in this folder what a restart must not lose: requests go on, and workers keep their weights "
+             "(default: a restart loses both)")
           ->type_name("FOLDER");
   CLI::Option* const standby =
       app->add_option("--standby", o->standby,
@@ -124,8 +142,10 @@ Action AddServe(CLI::App* app) {
   app->add_option("--etcd-ca", o->etcd_ca, "certificates that etcd's is checked against, with etcds://")
       ->needs(standby)
       ->type_name("FILE");
-  app->add_option("--etcd-cert", o->etcd_cert, "the certificate that etcd is shown")->needs(standby)->type_name("FILE");
-  app->add_option("--etcd-key", o->etcd_key, "its key")->needs(standby)->type_name("FILE");
+  app->add_option("--etcd-cert", o->etcd_cert, "the certificate that proves to etcd who asks")
+      ->needs(standby)
+      ->type_name("FILE");
+  app->add_option("--etcd-key", o->etcd_key, "the private key of --etcd-cert")->needs(standby)->type_name("FILE");
   app->add_option("--resume-timeout", o->resume_seconds,
                   "seconds for which a request whose client is gone can be taken up again, with --state or --standby")
       ->check(Whole(1, 86400))
@@ -135,7 +155,7 @@ Action AddServe(CLI::App* app) {
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
       ->type_name("FILE");
-  AddIdentityFlag(app, &o->identity)->needs(cluster);
+  AddIdentityFlag(app, &o->identity, Role::kCoordinator)->needs(cluster);
   app->add_option("--cluster-ca", o->cluster_ca,
                   "the folder of the cluster's CA: workers join with its tokens, and its revocations count at once")
       ->needs("--identity")
@@ -144,15 +164,21 @@ Action AddServe(CLI::App* app) {
                 "don't answer workers that look for a coordinator on the local network")
       ->needs(cluster);
   AddInsecureFlag(app, &o->insecure);
-  app->add_option("--parallel", o->ring.parallel, "requests with the whole context that the KV cache holds")
+  const size_t before = app->get_options().size();
+  app->add_option("--parallel", o->ring.parallel, "number of requests with the whole context that the KV cache holds")
       ->check(Whole(1, 100000))
       ->type_name("N");
   AddEngineFlags(app, &o->ring);
   AddSchedulerFlags(app, &o->ring);
   AddContextShiftFlags(app, &o->ring);
+  std::vector<CLI::Option*> engine = app->get_options();
+  engine.erase(engine.begin(), engine.begin() + static_cast<std::ptrdiff_t>(before));
   AddQuietFlag(app, &o->ring.quiet);
-  return [o]() -> Status {
+  return [o, engine]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
+    for (const CLI::Option* flag : engine) {
+      if (flag->count() > 0) o->flags.emplace_back(flag->get_lnames()[0], flag->results().back());
+    }
     return ServeCommand(*o);
   };
 }
@@ -176,20 +202,26 @@ Action AddWorker(CLI::App* app) {
          "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
       ->check(CLI::IsMember({"auto", "file", "fetch"}));
   AddWeightsRateFlag(app, &o->weights_rate);
-  app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
+  app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)")
+      ->check(OwnersName());
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
+      ->check(Address())
       ->type_name("HOST:PORT");
-  app->add_option("--layers", o->layers, "layers that it wants in the first plan, as 0-7")->type_name("A-B");
+  app->add_option("--layers", o->layers,
+                  "layers that this worker wants in the first plan, as 0-7 (default: as the plan says)")
+      ->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for weights and KV cache, as 8G (default: what is free)")
+      ->check(Size())
       ->type_name("SIZE");
   AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
   app->add_option("--wire", o->wire,
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   AddTransportFlag(app, &o->transport);
-  AddIdentityFlag(app, &o->identity);
+  AddIdentityFlag(app, &o->identity, Role::kWorker);
   app->add_option("--token", o->token,
-                  "a token by `gyre ca token`: get an identity with it, if the folder has none yet")
+                  "a token by `gyre ca token`: get an identity with it, if the folder has none yet (default folder: "
+                  "~/.config/gyre/NAME, where later starts find it)")
       ->check([](const std::string& text) {
         const auto token = ParseToken(text);
         return token.ok() ? std::string() : Message(token.status());
@@ -201,12 +233,12 @@ Action AddWorker(CLI::App* app) {
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_option("--orphan-timeout", o->orphan_seconds,
-                  "seconds for which weights and KV cache are kept when the coordinator is gone that has a --state")
+                  "seconds for which weights and KV cache are kept when a coordinator with --state is gone")
       ->check(Whole(1, 86400))
       ->type_name("S");
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
-  AddBinFlags(app, &o->open);
+  AddOpenFlags(app, &o->open);
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source, "--hub-token");
   app->get_option("--cache")->description(
@@ -265,36 +297,55 @@ Action AddVersion(CLI::App*) {
 
 const std::vector<Command>& Commands() {
   static const std::vector<Command> kCommands{
-      {"run", "continue a prompt, or answer one question with --chat", AddRun},
-      {"chat", "talk with a model", AddChat},
-      {"serve", "answer clients over HTTP, alone or as the coordinator of a ring of machines", AddServe},
-      {"worker", "lend this machine to a ring", AddWorker},
-      {"launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them", AddLaunch},
-      {"status", "show a cluster's plan, requests and workers", AddStatus},
-      {"layers", "show which worker has which layers", AddLayers},
-      {"resize", "move layers between workers while the ring serves", AddResize},
-      {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
-      {"undrain", "let a drained worker have layers again", AddUndrain},
-      {"remove", "move a worker's layers to the others and end its process", AddRemove},
-      {"ca init", "make the CA of a cluster, for TLS between its machines", AddCaInit},
-      {"ca issue", "write an identity: a private key and its certificate", AddCaIssue},
-      {"ca revoke", "revoke the certificates of a name", AddCaRevoke},
-      {"ca token", "print a token with which one worker gets its certificate", AddCaToken},
-      {"pull", "get a model by its name from a hub, or from a URL", AddPull},
-      {"models", "list the models that were pulled", AddModels},
-      {"models rm", "remove a model that was pulled", AddModelsRemove},
-      {"estimate", "show the memory that a model needs, by node", AddEstimate},
-      {"inspect", "show what is in a model file", AddInspect},
-      {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench},
-      {"bench serve", "measure an OpenAI-compatible server under load", AddBenchServe},
-      {"quantize", "write a model file with smaller weights", AddQuantize},
-      {"convert", "write a folder of safetensors as one GGUF file", AddConvert},
-      {"tokenize", "turn text on stdin into token ids on stdout", AddTokenize},
-      {"template", "print a chat template, or fill it with conversations", AddTemplate},
-      {"logits", "write the float32 logits after each token id to a file", AddLogits},
-      {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion},
-      {"help", "explain a command, or list all commands", AddHelp},
-      {"version", "show the version and the instruction set", AddVersion},
+      {"run", "continue a prompt, or answer one question with --chat", AddRun,
+       "gyre run model.gguf \"What is a ring?\" --temp 0"},
+      {"chat", "talk with a model", AddChat, "gyre chat model.gguf --system \"Answer in one sentence.\""},
+      {"serve", "answer clients over HTTP, alone or as the coordinator of a ring of machines", AddServe,
+       "gyre serve model.gguf --cluster 192.0.2.1:7070 --min-workers 2 --insecure"},
+      {"worker", "lend this machine to a ring", AddWorker, "gyre worker --join 192.0.2.1:7070 --memory 8G --insecure"},
+      {"launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them", AddLaunch,
+       "gyre launch ring.toml"},
+      {"status", "show a cluster's plan, requests and workers", AddStatus, "gyre status --cluster 192.0.2.1:7070"},
+      {"layers", "show which worker has which layers", AddLayers, "gyre layers --cluster 192.0.2.1:7070 --why"},
+      {"resize", "move layers between workers while the ring serves", AddResize,
+       "gyre resize --cluster 192.0.2.1:7070 w1=0-9,w2=10-15 --dry-run"},
+      {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain,
+       "gyre drain w1 --cluster 192.0.2.1:7070"},
+      {"undrain", "let a drained worker have layers again", AddUndrain, "gyre undrain w1 --cluster 192.0.2.1:7070"},
+      {"remove", "move a worker's layers to the others and end its process", AddRemove,
+       "gyre remove w1 --cluster 192.0.2.1:7070"},
+      {"ca init", "make the CA of a cluster, for TLS between its machines", AddCaInit, "gyre ca init ca --name home"},
+      {"ca issue", "write an identity: a private key and its certificate", AddCaIssue,
+       "gyre ca issue ca --role worker --name w1 --out w1-identity"},
+      {"ca revoke", "revoke the certificates of a name", AddCaRevoke, "gyre ca revoke ca w1"},
+      {"ca token", "print a token with which one worker gets its certificate", AddCaToken,
+       "gyre ca token ca --name w1 --ttl 30m"},
+      {"pull", "get a model by its name from a hub, or from a URL", AddPull, "gyre pull ORG/REPO:Q4_K_M"},
+      {"models", "list the models that were pulled", AddModels, "gyre models --json"},
+      {"models rm", "remove a model that was pulled", AddModelsRemove, "gyre models rm ORG/REPO:Q4_K_M"},
+      {"estimate", "show the memory that a model needs, by node", AddEstimate,
+       "gyre estimate model.gguf --ctx 8192 --nodes laptop=8G,desktop=16G"},
+      {"inspect", "show what is in a model file", AddInspect, "gyre inspect model.gguf --tensors"},
+      {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench,
+       "gyre bench model.gguf --streams 1,16 --depth 0,4096"},
+      {"bench serve", "measure an OpenAI-compatible server under load", AddBenchServe,
+       "gyre bench serve http://127.0.0.1:8080 --workload mixed --rate 2 --requests 100"},
+      {"quantize", "write a model file with smaller weights", AddQuantize,
+       "gyre quantize model-f16.gguf model-q4.gguf Q4_K_M"},
+      {"convert", "write a folder of safetensors as one GGUF file", AddConvert, "gyre convert folder model.gguf"},
+      {"tokenize", "turn text on stdin into token ids on stdout", AddTokenize,
+       "echo 'a text' | gyre tokenize model.gguf"},
+      {"grammar check", "tell whether texts obey a JSON Schema, a regular expression or a grammar", AddGrammarCheck,
+       "echo '{\"a\": 1}' | gyre grammar check --schema schema.json"},
+      {"template", "print a chat template, or fill it with conversations", AddTemplate, "gyre template model.gguf"},
+      {"parse-answer", "show what a client gets of a recorded answer: content, reasoning, calls of tools",
+       AddParseAnswer, "gyre parse-answer --template model.gguf --jsonl <answers.jsonl"},
+      {"logits", "write the float32 logits after each token id to a file", AddLogits,
+       "gyre logits model.gguf --ids ids.txt --out logits.f32"},
+      {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion,
+       "source <(gyre completion bash)"},
+      {"help", "explain a command, or list all commands", AddHelp, "gyre help run"},
+      {"version", "show the version and the instruction set", AddVersion, "gyre version"},
   };
   return kCommands;
 }

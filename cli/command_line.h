@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "cli/commands.h"
+#include "identity/principal.h"
 
 namespace CLI {
 class App;
@@ -19,6 +21,7 @@ struct Command {
   std::string name, summary;
   // Adds the command's flags. The function that it returns runs the command with the parsed values.
   std::function<std::function<Status()>(CLI::App*)> add;
+  std::string example = "";  // a line for the shell
 };
 
 const std::vector<Command>& Commands();
@@ -38,7 +41,10 @@ void AddSourceFlags(CLI::App* app, SourceOptions* source, const char* token = "-
 void AddHubCaFlag(CLI::App* app, SourceOptions* source);
 void AddYesFlag(CLI::App* app, SourceOptions* source);
 void AddCacheFlag(CLI::App* app, SourceOptions* source);
+// What .bin models do not say themselves.
 void AddBinFlags(CLI::App* app, OpenOptions* options);
+// The same, and what the weights must be.
+void AddOpenFlags(CLI::App* app, OpenOptions* options);
 void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
@@ -56,7 +62,8 @@ std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
 // The flags of a client of an HTTP server.
 void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
-CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity);
+// role: that the identity must have; nullopt: the coordinator decides.
+CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional<Role> role = std::nullopt);
 void AddInsecureFlag(CLI::App* app, std::string* insecure);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 

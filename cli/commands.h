@@ -1,7 +1,9 @@
 // The commands of `gyre`. Each returns OK or the sentence that the user reads; exit_code.h turns it into an exit code.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -18,19 +20,32 @@ struct RunOptions {
   std::string prompt;
   std::string prompt_file;
   std::string ids_file;
-  std::string system;       // with chat
-  bool has_prompt = false;  // false, and no file: the prompt is on stdin
-  bool chat = false;        // the prompt is a user's message, in the model's chat template
+  std::string system;              // with chat
+  std::vector<std::string> asked;  // the words of a question
+  bool has_prompt = false;         // false, and no file: the prompt is on stdin
+  bool chat = false;               // the prompt is a user's message, in the model's chat template
   bool parse_special = false;
-  bool echo = false;  // the prompt's text first
+  bool echo = false;     // the prompt's text first
+  bool no_wrap = false;  // as in ChatOptions
 };
 Status RunCommand(const RunOptions& options);
+
+// The settings of generation by the long names of their flags.
+struct GenerateFlags {
+  // Changes one of them. Returns what the user is told: its line, or why it has no effect. kInvalidArgument: the name
+  // or the value is wrong.
+  std::function<StatusOr<std::string>(GenerateOptions*, const std::string& name, const std::string& value)> set;
+  // A line for each, with its value.
+  std::function<std::string(const GenerateOptions&)> show;
+};
 
 struct ChatOptions {
   TargetOptions ring;
   GenerateOptions generate;
+  GenerateFlags flags;  // for the chat's own commands
   std::string system;
-  std::string format;  // "" = by the vocabulary's markers
+  std::string format;    // "" = by the vocabulary's markers
+  bool no_wrap = false;  // on a terminal, words break where a row ends
 };
 Status ChatCommand(const ChatOptions& options);
 
@@ -55,6 +70,7 @@ struct LogitsOptions {
   TargetOptions ring;
   std::string ids_file;
   std::string out_file;
+  bool force = false;  // an existing out_file is replaced
 };
 Status LogitsCommand(const LogitsOptions& options);
 
@@ -83,6 +99,7 @@ struct BenchServeOptions {
   uint32_t idle = 0;      // connections beside, that ask nothing
   int pid = 0;            // the server's process; its memory is read
   std::string svg_file;
+  bool force = false;  // an existing svg_file is replaced
   std::string version;
 };
 Status BenchServeCommand(const BenchServeOptions& options);
@@ -96,12 +113,32 @@ struct TokenizeOptions {
 };
 Status TokenizeCommand(const TokenizeOptions& options);
 
+struct GrammarCheckOptions {
+  std::string model;  // "" = tokens of one byte each
+  OpenOptions open;
+  std::string schema, regex, gbnf;  // one of them, or none with jsonl; files but for regex
+  bool has_regex = false;           // it may be empty
+  bool jsonl = false;
+  bool ordered = false;     // members in the order of "properties"
+  bool no_formats = false;  // formats are annotations
+};
+Status GrammarCheckCommand(const GrammarCheckOptions& options);
+
 struct TemplateOptions {
   std::string model, file;
   OpenOptions open;
   bool jsonl = false;
 };
 Status TemplateCommand(const TemplateOptions& options);
+
+struct ParseAnswerOptions {
+  std::string model;  // a model's file; "" takes the template
+  std::string file;   // a chat template; "": each line names its format
+  bool jsonl = false;
+  bool bytewise = false;  // the answer comes byte by byte
+};
+// Reads recorded answers from stdin, prints the messages that clients get.
+Status ParseAnswerCommand(const ParseAnswerOptions& options);
 
 struct QuantizeCommandOptions {
   std::string in, out, type;
@@ -126,6 +163,7 @@ struct EstimateOptions {
   SourceOptions source;
   OpenOptions open;
   uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: requests with the whole context
+  bool parallel_given = false;
   bool json = false;
 };
 Status EstimateCommand(const EstimateOptions& options);
@@ -139,13 +177,15 @@ struct InspectOptions {
 };
 Status InspectCommand(const InspectOptions& options);
 
-// The HTTP address of `gyre serve` without --cluster.
+// The HTTP address of `gyre serve`.
 constexpr char kHttpAddress[] = "127.0.0.1:8080";
 
 struct HttpOptions {
-  std::string address;  // HOST:PORT; "" = no HTTP
+  std::string address;      // HOST:PORT; "" = kHttpAddress, "off" = no HTTP
+  uint16_t more_ports = 0;  // the ports behind the one of `address` that may be taken in its place
   std::string tls_cert, tls_key, api_keys;
   std::vector<std::string> aliases, allow_hosts, cors;
+  std::string other_names = "hosted";  // or none, any
   uint64_t max_body_bytes = 0;
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
@@ -179,6 +219,7 @@ struct ServeCommandOptions {
   LogOptions log;
   std::string trace;  // file; "" = none
   std::string version;
+  std::vector<std::pair<std::string, std::string>> flags;  // those of the engine that were given, for /v1/cluster
 };
 Status ServeCommand(const ServeCommandOptions& options);
 
@@ -211,9 +252,10 @@ struct AdminOptions {
   std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
-  bool dry_run = false;   // of resize and drain
-  bool proposed = false;  // of resize: the plan that is proposed
-  bool why = false;       // of layers
+  bool dry_run = false;    // of resize and drain
+  bool proposed = false;   // of resize: the plan that is proposed
+  uint64_t kv_tokens = 0;  // of resize: another size of the KV cache; 0 = not given
+  bool why = false;        // of layers
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);

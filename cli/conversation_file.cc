@@ -5,7 +5,6 @@
 #include <span>
 
 #include "cli/session.h"
-#include "model/new_file.h"
 
 namespace gyre {
 namespace {
@@ -14,9 +13,9 @@ namespace json = boost::json;
 
 }  // namespace
 
-Status SaveConversation(const std::string& path, bool overwrite, const std::string& model,
+Status SaveConversation(const std::string& path, const NewFileOptions& options, const std::string& model,
                         const json::array& messages) {
-  GYRE_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path, {.overwrite = overwrite}));
+  GYRE_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path, options));
   const std::string text = json::serialize(json::object{{"model", model}, {"messages", messages}}) + "\n";
   GYRE_RETURN_IF_ERROR(file.Write(std::as_bytes(std::span(text.data(), text.size()))));
   return file.Finish();

@@ -5,11 +5,12 @@
 
 #include "base/status.h"
 #include "boost/json/array.hpp"
+#include "model/new_file.h"
 
 namespace gyre {
 
-// kInvalidArgument: the file exists and `overwrite` is false; kUnavailable: it can't be written.
-Status SaveConversation(const std::string& path, bool overwrite, const std::string& model,
+// Errors as those of NewFile (model/new_file.h).
+Status SaveConversation(const std::string& path, const NewFileOptions& options, const std::string& model,
                         const boost::json::array& messages);
 // Also takes a bare array of messages. kNotFound; kInvalidArgument: what is wrong with the file.
 StatusOr<boost::json::array> LoadConversation(const std::string& path);

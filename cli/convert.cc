@@ -1,4 +1,5 @@
 // gyre convert: a folder of safetensors as one GGUF file.
+#include "base/counted.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"
@@ -11,8 +12,8 @@ namespace gyre {
 
 Status ConvertCommand(const ConvertOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const auto folder, OpenHfFolder(options.folder));
-  if (!folder->tokenizer && !options.quiet) {
-    fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->tokenizer_note);
+  if (!folder->vocabulary.tokenizer && !options.quiet) {
+    fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->vocabulary.tokenizer_note);
   }
   Progress progress("converting", options.quiet);
   const InterruptGuard guard(kExitInterrupted);
@@ -26,10 +27,11 @@ Status ConvertCommand(const ConvertOptions& options) {
   GYRE_RETURN_IF_ERROR(report.status());
   if (!options.quiet) {
     if (folder->draft_tensors > 0)
-      fmt::print(stderr, "{} tensors (mtp.*) are for drafts and are left out\n", folder->draft_tensors);
+      fmt::print(stderr, "{} for drafts (mtp.*) and left out\n",
+                 Counted(static_cast<uint64_t>(folder->draft_tensors), "tensor is", "tensors are"));
     for (const auto& [types, count] : report->changed) {
-      fmt::print(stderr, "{} tensors of {} are stored as {}: GGUF has no type for them\n", count,
-                 Info(types.first).name, Info(types.second).name);
+      fmt::print(stderr, "{} of {} stored as {}: GGUF has no such type\n",
+                 Counted(static_cast<uint64_t>(count), "tensor"), Info(types.first).name, Info(types.second).name);
     }
   }
   // A file that does not open as a model would be useless.

@@ -9,6 +9,7 @@
 
 #include "cli/described.h"
 #include "cli/exit_code.h"
+#include "cli/foreign.h"
 #include "cli/nearest.h"
 #include "kernels/isa.h"
 
@@ -76,7 +77,7 @@ std::string FlagText(const Flag& flag) {
 
 std::string CommandHelp(const Command& command) {
   const Described d = Describe(command);
-  std::string out = fmt::format("gyre {}: {}\n\nUsage: {}\n", d.name, d.summary, d.usage);
+  std::string out = fmt::format("gyre {}: {}\n\nUsage: {}\nExample: {}\n", d.name, d.summary, d.usage, d.example);
   if (!d.words.empty()) out += '\n';
   for (const Flag& word : d.words) out += Entry(word.long_name, FlagText(word));
   out += "\nFlags:\n";
@@ -91,6 +92,8 @@ std::string ProgramHelp() {
   std::string out = fmt::format("{}\n\nUsage: gyre COMMAND [FLAGS]\n\nCommands:\n", kPurpose);
   for (const Command& c : Commands()) out += fmt::format("  {:<12}{}\n", c.name, c.summary);
   out +=
+      "\nNames of other programs do the same: list (models), rm (models rm), show (inspect), ps (status),\n"
+      "download (pull).\n"
       "\nFlags:\n"
       "  -h,--help   show this\n"
       "  --version   show the version\n"
@@ -121,7 +124,10 @@ Described Describe(const Command& command) {
   CLI::App app;
   AddCommand(command, &app);
   DescribeCommand(command, &app);
-  Described out{.name = command.name, .summary = command.summary, .usage = "gyre " + command.name + " [FLAGS]"};
+  Described out{.name = command.name,
+                .summary = command.summary,
+                .usage = "gyre " + command.name + " [FLAGS]",
+                .example = command.example};
   for (const CLI::Option* o : app.get_options()) {
     Flag flag{.description = o->get_description()};
     if (o->get_expected_max() > 0) {
@@ -157,12 +163,13 @@ void DescribeCommand(const Command& command, CLI::App* app) {
 
 StatusOr<std::string> HelpText(const std::string& name) {
   if (name.empty()) return ProgramHelp();
-  const Command* command = FindCommand(name);
+  const Command* command = FindCommand(OurCommand(name));
   if (command == nullptr) return UnknownCommand(name);
   return CommandHelp(*command);
 }
 
 Status UnknownCommand(const std::string& name) {
+  GYRE_RETURN_IF_ERROR(CheckForeignCommand(name));
   std::string longer;
   for (const std::string& command : CommandNames()) {
     if (command.rfind(name + " ", 0) == 0) longer += (longer.empty() ? "`gyre " : ", `gyre ") + command + "`";
@@ -179,7 +186,8 @@ std::string ManualPage() {
       GYRE_VERSION, "run large language models on several machines", Roff(kPurpose), Roff(kSettings));
   for (const Command& command : Commands()) {
     const Described d = Describe(command);
-    out += fmt::format(".SS {}\n{}.\n.PP\n.B {}\n", Roff(d.name), Roff(d.summary), Roff(d.usage));
+    out += fmt::format(".SS {}\n{}.\n.PP\n.B {}\n.PP\nExample: {}\n", Roff(d.name), Roff(d.summary), Roff(d.usage),
+                       Roff(d.example));
     for (const Flag& f : d.flags) {
       std::string head = f.short_name.empty() ? "" : "-" + f.short_name + ", ";
       head += "--" + f.long_name;

@@ -18,7 +18,7 @@ struct Flag {
 };
 
 struct Described {
-  std::string name, summary, usage;
+  std::string name, summary, usage, example;
   std::vector<Flag> flags, words;  // words: those without a flag
 };
 

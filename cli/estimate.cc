@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/describe_bytes.h"
 #include "base/memory.h"
 #include "cli/commands.h"
@@ -11,7 +12,7 @@
 #include "cli/model_source.h"
 #include "cli/remote_headers.h"
 #include "cli/session.h"
-#include "coordinator/planner.h"
+#include "coordinator/cluster/planner.h"
 #include "fmt/core.h"
 #include "model/weights.h"
 #include "runtime/kv_choice.h"
@@ -96,6 +97,8 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(found->path, open));
   const ModelSpec& spec = model->spec();
   const uint64_t context = options.ctx != 0 ? options.ctx : static_cast<uint64_t>(spec.context);
+  const std::string warning = ContextWarning(context, static_cast<uint64_t>(spec.context));
+  if (!warning.empty()) fmt::print(stderr, "{}\n", warning);
   const uint64_t tokens = context * options.parallel;
   const KvType kv = ParseKvType(options.kv_type).value_or(KvType::kF16);
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
@@ -129,7 +132,8 @@ Status EstimateCommand(const EstimateOptions& options) {
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
   GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, cache.counts(), static_cast<int>(wish.block_size), kv));
   if (nodes.size() > sizes.layers.size()) {
-    return InvalidArgument("{} nodes for {} layers", nodes.size(), sizes.layers.size());
+    return UsageError("--nodes {}: the model has {}, and each node needs one", options.nodes,
+                      Counted(sizes.layers.size(), "layer"));
   }
   GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> parts, BalanceLayers(sizes, nodes));
   uint64_t weights = sizes.both;
@@ -139,12 +143,17 @@ Status EstimateCommand(const EstimateOptions& options) {
   bool fits = true;
   if (!options.json) {
     fmt::print("weights        {}\n", DescribeBytes(weights));
-    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", DescribeBytes(all_pages), tokens, options.parallel,
-               context, options.kv_type);
+    fmt::print("KV cache       {} for {} ({} x {}, {})\n", DescribeBytes(all_pages), Counted(tokens, "token"),
+               options.parallel, context, options.kv_type);
+    if (!options.parallel_given) {
+      fmt::print("               {} with the whole context, as `gyre {}` has room for; --parallel N counts others\n",
+                 options.parallel == 1 ? "one request" : fmt::format("{} requests", options.parallel),
+                 options.parallel == 1 ? "run" : "serve");
+    }
     if (in_windows > 0)
       fmt::print("               {} of them in layers with a window of {}\n", in_windows, spec.window);
-    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", DescribeBytes(buffers), rows,
-               DescribeBytes(head_buffers));
+    fmt::print("buffers        {} a node for steps of {}, {} more for the last\n\n", DescribeBytes(buffers),
+               Counted(rows, "row"), DescribeBytes(head_buffers));
     fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",
                "together", "");
   }
@@ -175,6 +184,8 @@ Status EstimateCommand(const EstimateOptions& options) {
     fmt::print("{}\n", json::serialize(json::object{{"weights", weights},
                                                     {"kv", all_pages},
                                                     {"tokens", tokens},
+                                                    {"parallel", options.parallel},
+                                                    {"context", context},
                                                     {"buffers", buffers},
                                                     {"head_buffers", head_buffers},
                                                     {"fits", fits},

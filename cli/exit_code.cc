@@ -17,7 +17,10 @@ Status AsUsage(Status status) {
 int ExitCode(const Status& status) {
   if (status.ok()) return 0;
   if (absl::IsCancelled(status)) return kExitInterrupted;
-  return status.GetPayload(kUsagePayload) ? kExitUsage : kExitFailed;
+  if (status.GetPayload(kUsagePayload)) return kExitUsage;
+  // Other folders know flags too, those of the model and the machine: their sentences begin with the flag.
+  const bool of_flag = absl::IsInvalidArgument(status) && status.message().substr(0, 2) == "--";
+  return of_flag ? kExitUsage : kExitFailed;
 }
 
 }  // namespace gyre

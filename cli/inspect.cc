@@ -5,9 +5,13 @@
 
 #include <boost/json.hpp>
 
+#include "base/counted.h"
+#include "base/describe_bytes.h"
 #include "base/plan.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "fmt/core.h"
+#include "model/quantize.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
@@ -31,6 +35,29 @@ std::map<std::string, Sum> ByType(const Model& model) {
   return sums;
 }
 
+struct Whole {
+  uint64_t parameters = 0;
+  uint64_t files = 0, bytes = 0;
+  std::string quantization;
+};
+
+Whole Sizes(const Model& model) {
+  Whole w;
+  w.parameters = model.tensors().Parameters();
+  w.files = model.files().size();
+  w.bytes = model.file_bytes();
+  w.quantization = QuantizationOf(model);
+  return w;
+}
+
+// "1.24 billion", or all digits of a small number.
+std::string DescribeCount(uint64_t n) {
+  const auto in = [&](double unit, const char* name) {
+    return fmt::format("{:.4g} {}", static_cast<double>(n) / unit, name);
+  };
+  return n >= 1'000'000'000 ? in(1e9, "billion") : n >= 1'000'000 ? in(1e6, "million") : fmt::format("{}", n);
+}
+
 // The tensors in the file's order.
 std::vector<std::pair<std::string, const TensorView*>> InOrder(const Model& model) {
   std::vector<std::pair<std::string, const TensorView*>> out;
@@ -47,33 +74,35 @@ Part FirstOf(const ModelSpec& s, Variant LayerSpec::*variant) {
   return {};
 }
 
+std::string Heads(int count) { return Counted(static_cast<uint64_t>(count), "head"); }
+
 // A description of a layer's parts.
 std::string Describe(const LayerSpec& l) {
   struct Words {
     std::string operator()(const AttentionSpec& a) const {
       std::string text =
-          fmt::format("attention of {} heads, {} for keys and values, {} wide", a.heads, a.kv_heads, a.head_dim);
+          fmt::format("attention of {}, {} for keys and values, {} wide", Heads(a.heads), a.kv_heads, a.head_dim);
       if (a.window > 0) text += fmt::format(", window {}", a.window);
       if (a.rope.dims == 0) text += ", no positions";
       if (a.kv_layer >= 0) text += fmt::format(", which reads layer {}'s keys and values", a.kv_layer);
       return text;
     }
     std::string operator()(const LatentAttentionSpec& a) const {
-      return fmt::format("latent attention of {} heads, {} kept", a.heads, a.kv_rank + a.rope.dims);
+      return fmt::format("latent attention of {}, {} kept", Heads(a.heads), a.kv_rank + a.rope.dims);
     }
     std::string operator()(const DeltaNetSpec& d) const {
-      return fmt::format("a gated delta net of {} heads, {} wide", d.value_heads, d.head_dim);
+      return fmt::format("a gated delta net of {}, {} wide", Heads(d.value_heads), d.head_dim);
     }
     std::string operator()(const Mamba2Spec& m) const {
-      return fmt::format("a Mamba-2 state space, {} wide, {} heads", m.inner, m.heads);
+      return fmt::format("a Mamba-2 state space, {} wide, {}", m.inner, Heads(m.heads));
     }
     std::string operator()(const ShortConvolutionSpec& c) const {
-      return fmt::format("a convolution over {} positions", c.kernel);
+      return fmt::format("a convolution over {}", Counted(static_cast<uint64_t>(c.kernel), "position"));
     }
     std::string operator()(const DenseSpec& d) const { return fmt::format("feed-forward {}", d.width); }
     std::string operator()(const ExpertSpec& e) const {
-      return fmt::format("{} experts of {}, {} for a token{}", e.count, e.width, e.used,
-                         e.shared_width > 0 ? fmt::format(", and a shared one of {}", e.shared_width) : "");
+      return fmt::format("{} of {}, {} for a token{}", Counted(static_cast<uint64_t>(e.count), "expert"), e.width,
+                         e.used, e.shared_width > 0 ? fmt::format(", and a shared one of {}", e.shared_width) : "");
     }
     std::string operator()(const NoMixer&) const { return {}; }
     std::string operator()(const NoFeedForward&) const { return {}; }
@@ -118,6 +147,10 @@ void PrintJson(const Model& model, bool tensors) {
   json::object root;
   root["architecture"] = s.architecture;
   root["name"] = s.name;
+  const Whole whole = Sizes(model);
+  root["parameters"] = whole.parameters;
+  root["quantization"] = whole.quantization;
+  root["file_bytes"] = whole.bytes;
   root["layers"] = s.layers.size();
   root["dim"] = s.dim;
   root["vocab"] = s.vocab;
@@ -164,6 +197,11 @@ void PrintJson(const Model& model, bool tensors) {
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
+  const Whole whole = Sizes(model);
+  fmt::print("parameters    {}\n", DescribeCount(whole.parameters));
+  fmt::print("quantization  {}\n", whole.quantization);
+  fmt::print("size          {}{}\n", DescribeBytes(whole.bytes),
+             whole.files > 1 ? fmt::format(" in {} files", whole.files) : "");
   fmt::print("layers        {}{}\n", s.layers.size(),
              s.draft_layers > 0 ? fmt::format(", and {} for drafts, not read", s.draft_layers) : "");
   fmt::print("dimension     {}\n", s.dim);
@@ -172,7 +210,8 @@ void PrintText(const Model& model, bool tensors) {
   fmt::print("context       {}\n", s.context);
   fmt::print("tokenizer     {}\n", model.tokenizer() != nullptr ? model.tokenizer()->kind() : model.tokenizer_note());
   for (const auto& [type, sum] : ByType(model)) {
-    fmt::print("{:<14}{} tensors, {:.1f} MiB\n", type, sum.tensors, static_cast<double>(sum.bytes) / (1 << 20));
+    fmt::print("{:<14}{}, {:.1f} MiB\n", type, Counted(sum.tensors, "tensor"),
+               static_cast<double>(sum.bytes) / (1 << 20));
   }
   // Consecutive layers of one size are printed as one line.
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
@@ -195,7 +234,8 @@ void PrintText(const Model& model, bool tensors) {
 // Statistics of the values as they are dequantized.
 Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
   const TensorView* t = model.tensors().Find(name);
-  if (t == nullptr) return NotFound("{} has no tensor {}; --tensors lists them", model.path(), name);
+  if (t == nullptr)
+    return UsageError("--tensor {}: {} has no tensor of this name; --tensors lists them", name, model.path());
   if (!Info(t->type).dequantizes && t->scales == nullptr)
     return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
   uint64_t rows = 1, infinite = 0, zeros = 0;

@@ -28,6 +28,8 @@
 namespace gyre {
 namespace {
 
+constexpr auto kAnswersEnd = std::chrono::seconds(35);  // above the default of gyre serve --drain-timeout
+
 struct Process {
   std::string name;
   std::vector<std::string> command;
@@ -100,15 +102,32 @@ StatusOr<Process> MakeProcess(const LaunchOptions& options, const toml::table& t
   return p;
 }
 
+// Whether one of the arguments gives this flag.
+bool Gives(const std::vector<std::string>& arguments, const std::string& flag) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [&flag](const std::string& a) { return a == flag || a.rfind(flag + "=", 0) == 0; });
+}
+
 StatusOr<Process> ReadWorker(const LaunchOptions& options, const toml::table& table, size_t number,
-                             const std::string& cluster) {
+                             const std::string& cluster, bool plain) {
   GYRE_RETURN_IF_ERROR(CheckKeys(table, {"name", "model", "join", "args", "gyre", "ssh"}, options.file));
   GYRE_ASSIGN_OR_RETURN(const std::string name, Text(table, "name", fmt::format("worker-{}", number), options.file));
   GYRE_ASSIGN_OR_RETURN(const std::string join, Text(table, "join", cluster, options.file));
   GYRE_ASSIGN_OR_RETURN(const std::string model, Text(table, "model", "", options.file));
   std::vector<std::string> arguments{"worker", "--join", join, "--name", name};
   if (!model.empty()) arguments.insert(arguments.end(), {"--model", model});
+  GYRE_ASSIGN_OR_RETURN(const auto args, Strings(table, "args", options.file));
+  // An identity that a token once got for this name is of no use.
+  if (plain && !Gives(args, "--identity") && !Gives(args, "--token") && !Gives(args, "--insecure")) {
+    arguments.push_back("--insecure=cluster");
+  }
   return MakeProcess(options, table, name, std::move(arguments));
+}
+
+// Whether the coordinator is known to have no TLS: it runs on this machine, and no setting gives it an identity.
+bool HasNoTls(const Process& serve) {
+  if (serve.command[0] == "ssh" || Gives(serve.command, "--identity") || Gives(serve.command, "--config")) return false;
+  return std::getenv("GYRE_IDENTITY") == nullptr && std::getenv("GYRE_SERVE_IDENTITY") == nullptr;
 }
 
 // Whether the command is a process of this machine that runs layers.
@@ -140,13 +159,14 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   GYRE_RETURN_IF_ERROR(CheckKeys(serve_table, {"args", "gyre", "ssh"}, options.file));
   std::vector<Process> out(1);
   GYRE_ASSIGN_OR_RETURN(out[0], MakeProcess(options, serve_table, "serve", {"serve", model, "--cluster", cluster}));
+  const bool plain = HasNoTls(out[0]);
   const toml::node* workers = ring.get("worker");
   const toml::array* list = workers != nullptr ? workers->as_array() : nullptr;
   if (workers != nullptr && (list == nullptr || !list->is_array_of_tables())) {
     return UsageError("{}:{}: each worker needs two brackets: [[worker]]", options.file, workers->source().begin.line);
   }
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
-    GYRE_ASSIGN_OR_RETURN(out.emplace_back(), ReadWorker(options, *list->get(i)->as_table(), i + 1, cluster));
+    GYRE_ASSIGN_OR_RETURN(out.emplace_back(), ReadWorker(options, *list->get(i)->as_table(), i + 1, cluster, plain));
   }
   // Settings in the environment hold for all processes.
   const char* const kForAll[] = {"GYRE_THREADS", "GYRE_CPUS", "GYRE_WORKER_THREADS", "GYRE_WORKER_CPUS"};
@@ -248,6 +268,10 @@ class Launcher {
   }
   void StopAll() {
     stopping_ = true;
+    // The coordinator ends first: its answers need the workers, and so nobody takes their end for a loss.
+    if (processes_[0].running) kill(processes_[0].pid, SIGINT);
+    const Deadline answered = After(kAnswersEnd);
+    while (processes_[0].running && Clock::now() < answered && InterruptGuard::Count() < 2) Pump(50);
     for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
       for (const Process& p : processes_) {
         if (p.running) kill(p.pid, signal);
@@ -269,7 +293,7 @@ class Launcher {
 Status LaunchCommand(const LaunchOptions& options) {
   InterruptGuard guard(0);
   GYRE_ASSIGN_OR_RETURN(std::vector<Process> processes, ReadRing(options));
-  InterruptGuard::Begin();
+  InterruptGuard::Begin(2);
   return Launcher(std::move(processes)).Run();
 }
 

@@ -65,8 +65,9 @@ Status CheckPort(const char* flag, const HostPort& at) {
   const int error = errno;
   close(fd);
   if (bound) return absl::OkStatus();
-  return Unavailable("{}: cannot listen at {}: {}", flag, where,
-                     error == EADDRINUSE ? "another program has the port" : std::strerror(error));
+  return Unavailable(
+      "{}: cannot listen at {}: {}", flag, where,
+      error == EADDRINUSE ? "another program has the port (port 0 takes any free one)" : std::strerror(error));
 }
 
 }  // namespace gyre

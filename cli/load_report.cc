@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <map>
 
+#include "base/counted.h"
+#include "cli/libraries.h"
 #include "fmt/core.h"
 #include "limits/machine_limits.h"
 
@@ -122,13 +125,21 @@ json::object SummaryOf(const LoadReport& r) {
                    {"first_to_first_token_ms", s.first_to_first_token * 1e3},
                    {"followers_to_first_token", JsonOf(s.followers_to_first_token)}};
   if (s.queue.count > 0) out["queue"] = JsonOf(s.queue);
-  if (r.queue_seconds >= 0) out["mean_queue_ms"] = r.queue_seconds * 1e3;
+  if (r.queue.mean >= 0) {
+    const auto ms = [](double seconds) {
+      return std::isfinite(seconds) && seconds >= 0 ? json::value(seconds * 1e3) : json::value();
+    };
+    out["mean_queue_ms"] = ms(r.queue.mean);
+    out["queue_at_most_ms"] =
+        json::object{{"p50", ms(r.queue.p50)}, {"p95", ms(r.queue.p95)}, {"p99", ms(r.queue.p99)}};
+  }
   json::array starvation;
   for (const Starvation& gap : s.starvation) {
     starvation.push_back(
         json::object{{"request", gap.request}, {"from", gap.from}, {"to", gap.to}, {"others", gap.others}});
   }
   out["starvation"] = std::move(starvation);
+  out["longest_wait_ms"] = s.longest_wait * 1e3;
   json::object errors;
   for (const auto& [message, count] : ErrorsOf(r)) errors[message] = count;
   out["errors"] = std::move(errors);
@@ -150,6 +161,13 @@ json::object MemoryJson(const LoadReport& r) {
     out["samples"] = std::move(samples);
   }
   return out;
+}
+
+// "; started with --policy fcfs --kv-reserve"
+std::string FlagsText(const ServerCluster& cluster) {
+  std::string out;
+  for (const auto& [name, value] : cluster.flags) out += " --" + name + (value == "true" ? "" : " " + value);
+  return out.empty() ? out : "; started with" + out;
 }
 
 std::string Escaped(const std::string& text) {
@@ -177,11 +195,14 @@ std::string ReportTable(const LoadReport& r) {
   const LoadSummary& s = r.summary;
   std::string out = fmt::format("{}: {}\n", r.url, r.model.id);
   if (r.cluster) {
-    out += fmt::format("gyre {}: {}\n", r.cluster->status.version(), r.cluster->status.ranges());
+    out +=
+        fmt::format("gyre {}: {}{}\n", r.cluster->status.version(), r.cluster->status.ranges(), FlagsText(*r.cluster));
   }
-  out += fmt::format("{}: {} requests, {}; prompts of {}; lengths × {}, seed {}\n\n",
-                     r.options.trace_file.empty() ? r.options.load.workload : r.options.trace_file, s.requests,
-                     LoopOf(r), PromptsOf(r.dialect), r.options.load.scale, r.options.load.seed);
+  out += fmt::format("{}: {}, {}; prompts of {}; lengths × {}, seed {}\n",
+                     r.options.trace_file.empty() ? r.options.load.workload : r.options.trace_file,
+                     Counted(s.requests, "request"), LoopOf(r), PromptsOf(r.dialect), r.options.load.scale,
+                     r.options.load.seed);
+  out += fmt::format("measured from {}; gyre {}\n\n", bench::MachineText(), r.options.version);
   out += fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "P50", "P95", "P99", "longest");
   out += Line("first token", s.to_first_token);
   if (r.plan.lead || r.options.load.workload == "prefix")
@@ -189,24 +210,32 @@ std::string ReportTable(const LoadReport& r) {
   out += Line("between tokens", s.between_tokens);
   out += Line("whole answer", s.latency);
   out += Line("queue", s.queue);
-  if (s.queue.count == 0 && r.queue_seconds >= 0) {
-    out += fmt::format("{:<22} {:>10.1f}   (by the server's metrics)\n", "queue", r.queue_seconds * 1e3);
+  if (s.queue.count == 0 && r.queue.mean >= 0) {
+    out += fmt::format("{:<22} {:>10.1f}", "queue", r.queue.mean * 1e3);
+    for (const double at_most : {r.queue.p50, r.queue.p95, r.queue.p99}) {
+      if (at_most >= 0) out += fmt::format(" {:>10.1f}", at_most * 1e3);
+    }
+    out += "   (by the server's metrics; percentiles are bounds of its histogram)\n";
   }
   if (r.plan.lead) out += fmt::format("\nthe first request's first token: {:.1f} ms\n", s.first_to_first_token * 1e3);
   out += fmt::format("\noutput {:.1f} tokens/s ({} in {:.2f} s); prompts {:.1f} tokens/s, {} of {} from the cache\n",
                      s.tokens_per_second, s.generated_tokens, s.seconds, s.prompt_tokens_per_second, s.cached_tokens,
                      s.prompt_tokens);
-  out +=
-      fmt::format("starvation: {} gaps over {} s while others got tokens\n", s.starvation.size(), r.options.starvation);
+  out += fmt::format("starvation: {} over {} s while others got tokens\n", Counted(s.starvation.size(), "gap"),
+                     r.options.starvation);
+  out += fmt::format("the longest wait of a request while others got tokens: {:.1f} ms\n", s.longest_wait * 1e3);
   out += MemoryLines(r);
   if (r.options.idle > 0) {
     out += fmt::format("idle connections: {}, of which the server closed {}\n", r.options.idle, r.idle_closed);
   }
   if (s.short_answers > 0)
-    out += fmt::format("{} answers have another number of tokens than asked for\n", s.short_answers);
+    out += fmt::format("{} another number of tokens than asked for\n",
+                       Counted(s.short_answers, "answer has", "answers have"));
   if (s.uncounted > 0)
-    out += fmt::format("{} answers came without usage: their tokens are counted by events\n", s.uncounted);
-  for (const auto& [message, count] : ErrorsOf(r)) out += fmt::format("failed {} times: {}\n", count, message);
+    out += fmt::format("{} without usage: tokens are counted by events there\n",
+                       Counted(s.uncounted, "answer came", "answers came"));
+  for (const auto& [message, count] : ErrorsOf(r))
+    out += fmt::format("failed {}: {}\n", count == 1 ? "once" : fmt::format("{} times", count), message);
   return out;
 }
 
@@ -218,6 +247,7 @@ std::string ReportJson(const LoadReport& r) {
   json::object out{{"bench", "serve"},
                    {"version", r.options.version},
                    {"machine", json::parse(bench::DescribeMachine())},
+                   {"libraries", LibrariesJson()},
                    {"flags", FlagsOf(r.options)},
                    {"model", std::move(model)},
                    {"loop", r.plan.open_loop ? "open" : "closed"},
@@ -230,6 +260,9 @@ std::string ReportJson(const LoadReport& r) {
                    {"idle_closed", r.idle_closed}};
   if (r.cluster) {
     json::object server{{"version", r.cluster->status.version()}, {"ranges", r.cluster->status.ranges()}};
+    json::object flags;
+    for (const auto& [name, value] : r.cluster->flags) flags[name] = value;
+    server["flags"] = std::move(flags);
     if (!r.cluster->model_json.empty()) server["model"] = json::parse(r.cluster->model_json);
     out["server"] = std::move(server);
   }
@@ -258,7 +291,7 @@ std::string ReportSvg(const LoadReport& r) {
   for (const LoadRecord& record : r.records) end = std::max(end, record.ended);
   auto x = [&](double seconds) { return kLeft + seconds / end * kWidth; };
   const LoadSummary& s = r.summary;
-  const std::string title = fmt::format("{}: {} requests, {}", r.model.id, s.requests, LoopOf(r));
+  const std::string title = fmt::format("{}: {}, {}", r.model.id, Counted(s.requests, "request"), LoopOf(r));
   const std::string about = fmt::format(
       "{:.1f} tokens/s; first token P50 {:.0f} ms, P99 {:.0f} ms; between tokens P50 {:.1f} ms, P99 {:.1f} ms",
       s.tokens_per_second, s.to_first_token.p50 * 1e3, s.to_first_token.p99 * 1e3, s.between_tokens.p50 * 1e3,

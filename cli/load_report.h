@@ -11,6 +11,7 @@
 #include "client/cluster_api.h"
 #include "client/load_run.h"
 #include "client/load_stats.h"
+#include "client/metrics_text.h"
 #include "client/openai.h"
 
 namespace gyre {
@@ -23,7 +24,7 @@ struct LoadReport {
   LoadDialect dialect;
   std::optional<ServerCluster> cluster;             // after the load; where the server is Gyre
   std::vector<std::pair<double, uint64_t>> memory;  // by --pid: seconds, bytes
-  double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
+  QueueWait queue;                                  // by the server's /metrics
   size_t idle_closed = 0;                           // connections of --idle that the server closed
   Status idle_status;                               // how their requests went
   std::vector<LoadRecord> records;

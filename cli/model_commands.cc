@@ -1,6 +1,8 @@
 // The flags of commands about model files and the cache of models.
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "cli/add_commands.h"
@@ -10,6 +12,18 @@
 #include "model/quantize.h"
 
 namespace gyre {
+namespace {
+
+// A file that is no model's.
+bool IsTextFile(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return false;
+  char magic[4] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) != "GGUF" && !path.ends_with(".bin") && !path.ends_with(".safetensors");
+}
+
+}  // namespace
 
 Action AddTokenize(CLI::App* app) {
   auto o = std::make_shared<TokenizeOptions>();
@@ -23,6 +37,32 @@ Action AddTokenize(CLI::App* app) {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));
     GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
     return TokenizeCommand(*o);
+  };
+}
+
+Action AddGrammarCheck(CLI::App* app) {
+  auto o = std::make_shared<GrammarCheckOptions>();
+  auto source = std::make_shared<SourceOptions>();
+  AddModelFlags(app, &o->model, source.get());
+  AddBinFlags(app, &o->open);
+  auto* schema = app->add_option("--schema", o->schema, "a file with a JSON Schema")->type_name("FILE");
+  auto* regex =
+      app->add_option("--regex", o->regex, "a regular expression that matches the whole text")->type_name("PATTERN");
+  auto* gbnf = app->add_option("--gbnf", o->gbnf, "a file with a grammar in llama.cpp's form")->type_name("FILE");
+  schema->excludes(regex)->excludes(gbnf);
+  regex->excludes(gbnf);
+  app->add_flag("--jsonl", o->jsonl,
+                "read one {\"schema\" | \"pattern\" | \"grammar\": ..., \"texts\": [...]} per line, write one "
+                "{\"accepted\": [...]} or {\"refused\": ...} per line");
+  app->add_flag("--ordered", o->ordered, "take members only in the order of a schema's \"properties\"");
+  app->add_flag("--no-formats", o->no_formats, "read a schema's \"format\" as an annotation");
+  return [o, source, regex]() -> Status {
+    o->has_regex = regex->count() > 0;
+    if (!o->jsonl && !o->has_regex && o->schema.empty() && o->gbnf.empty()) {
+      return UsageError("--schema FILE, --regex PATTERN, --gbnf FILE or --jsonl is needed");
+    }
+    if (!o->model.empty()) GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
+    return GrammarCheckCommand(*o);
   };
 }
 
@@ -42,6 +82,31 @@ Action AddTemplate(CLI::App* app) {
   };
 }
 
+Action AddParseAnswer(CLI::App* app) {
+  auto o = std::make_shared<ParseAnswerOptions>();
+  auto source = std::make_shared<SourceOptions>();
+  auto from = std::make_shared<std::string>();
+  app->add_option("--template", *from,
+                  "a file with a chat template, or a model: it says how reasoning and calls are written, unless a line "
+                  "has \"format\"")
+      ->type_name("FILE|MODEL");
+  AddSourceFlags(app, source.get());
+  AddHubCaFlag(app, source.get());
+  app->add_flag("--jsonl", o->jsonl,
+                "read one {\"generated\", \"tools\", ...} per line, write one {\"message\", \"finish_reason\"} or "
+                "{\"error\"} per line");
+  app->add_flag("--bytewise", o->bytewise, "feed the answer byte by byte, as the slowest stream");
+  return [o, source, from]() -> Status {
+    if (IsTextFile(*from)) {
+      o->file = *from;
+    } else if (!from->empty()) {
+      o->model = *from;
+      GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
+    }
+    return ParseAnswerCommand(*o);
+  };
+}
+
 Action AddQuantize(CLI::App* app) {
   auto o = std::make_shared<QuantizeCommandOptions>();
   app->add_option("IN", o->in, "a GGUF file, or a folder of safetensors, which is converted first")
@@ -51,8 +116,11 @@ Action AddQuantize(CLI::App* app) {
   app->add_option("TYPE", o->type, "type of the new weights")
       ->required()
       ->check(CLI::IsMember(QuantizeTypes(), CLI::ignore_case));
-  app->add_option("-t,--threads", o->threads, "threads (default: one per core)")->check(Whole(1, 4096))->type_name("N");
-  app->add_flag("--requantize", o->requantize, "also read weights that are quantized (lost quality stays lost)");
+  app->add_option("-t,--threads", o->threads, "number of threads (default: one per core)")
+      ->check(Whole(1, 4096))
+      ->type_name("N");
+  app->add_flag("--requantize", o->requantize,
+                "quantize weights again that are quantized already; lost quality stays lost");
   AddQuietFlag(app, &o->quiet);
   app->add_flag("--force", o->force, "overwrite OUT if it exists; IN itself is never overwritten");
   return [o] { return QuantizeCommand(*o); };
@@ -74,7 +142,7 @@ Action AddEstimate(CLI::App* app) {
   AddModelFlag(app, &o->model);
   AddSourceFlags(app, &o->source);
   AddHubCaFlag(app, &o->source);
-  AddBinFlags(app, &o->open);
+  AddOpenFlags(app, &o->open);
   AddContextFlag(app, &o->ctx);
   auto* parallel =
       app->add_option("--parallel", o->parallel,
@@ -90,7 +158,8 @@ Action AddEstimate(CLI::App* app) {
   AddJsonFlag(app, &o->json);
   return [o, parallel, nodes]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));
-    if (parallel->count() == 0 && nodes->count() > 0) o->parallel = kServeParallel;
+    o->parallel_given = parallel->count() > 0;
+    if (!o->parallel_given && nodes->count() > 0) o->parallel = kServeParallel;
     return EstimateCommand(*o);
   };
 }
@@ -99,9 +168,9 @@ Action AddInspect(CLI::App* app) {
   auto o = std::make_shared<InspectOptions>();
   auto source = std::make_shared<SourceOptions>();
   AddModelFlags(app, &o->model, source.get());
-  AddBinFlags(app, &o->open);
+  AddOpenFlags(app, &o->open);
   AddJsonFlag(app, &o->json);
-  app->add_option("--tensor", o->tensor, "statistics of one tensor")->type_name("NAME");
+  app->add_option("--tensor", o->tensor, "show statistics of the tensor NAME")->type_name("NAME");
   app->add_flag("--tensors", o->tensors, "list all tensors");
   return [o, source]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));
@@ -129,7 +198,7 @@ Action AddModels(CLI::App* app) {
 Action AddModelsRemove(CLI::App* app) {
   auto o = std::make_shared<ModelsOptions>();
   app->add_option("NAME", o->model, "a model as `gyre models` lists it")->required();
-  app->add_flag("--all", o->all, "every quantization and version that the name means");
+  app->add_flag("--all", o->all, "remove every quantization and version that the name means");
   AddCacheFlag(app, &o->source);
   AddQuietFlag(app, &o->source.quiet);
   return [o] { return ModelsRemoveCommand(*o); };

@@ -2,22 +2,23 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/describe_bytes.h"
+#include "base/unix_time.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/model_source.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/gguf.h"
+#include "model/mapped_file.h"
+#include "model/quantize.h"
 
 namespace gyre {
 namespace {
 
 namespace json = boost::json;
-
-int64_t SecondsSince1970() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 StatusOr<ModelReference> NameToPull(const std::string& model, const Source& source) {
   GYRE_ASSIGN_OR_RETURN(ModelReference name, ReadModelName(model, source));
@@ -28,10 +29,24 @@ StatusOr<ModelReference> NameToPull(const std::string& model, const Source& sour
   return UsageError("'{}' is no name of a model; expected ORG/REPO, ORG/REPO:QUANT or a URL", model);
 }
 
+// The quantization of a file whose name does not say it, as of a URL: from the file's keys, else its extension.
+std::string TypeOf(const CachedModel& m) {
+  if (!m.type.empty() || !m.complete) return m.type;
+  if (const auto file = MappedFile::Open(m.path); file.ok()) {
+    const auto gguf = Gguf::Parse((*file)->bytes());
+    if (gguf.ok()) {
+      const auto number = gguf->Int("general.file_type", 0, INT32_MAX);
+      return QuantizationName(number.value_or(std::nullopt), gguf->tensors());
+    }
+  }
+  const std::string extension = std::filesystem::path(m.path).extension().string();
+  return extension.empty() ? "" : extension.substr(1);
+}
+
 json::object ToJson(const CachedModel& m, const std::string& name) {
   json::array files;
   for (const CachedFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}});
-  return {{"name", name},           {"type", m.type},     {"revision", m.revision},     {"commit", m.commit},
+  return {{"name", name},           {"type", TypeOf(m)},  {"revision", m.revision},     {"commit", m.commit},
           {"complete", m.complete}, {"bytes", m.bytes()}, {"bytes_here", m.bytes_here}, {"pulled", m.pulled},
           {"used", m.used},         {"path", m.path},     {"files", std::move(files)}};
 }
@@ -90,8 +105,9 @@ Status ModelsCommand(const ModelsOptions& options) {
   fmt::print("{:<{}}  {:>10}  {:<12}  {}\n", "NAME", width, "SIZE", "TYPE", "LAST USE");
   for (size_t i = 0; i < models.size(); ++i) {
     const CachedModel& m = models[i];
-    fmt::print("{:<{}}  {:>10}  {:<12}  {}\n", names[i], width, DescribeBytes(m.bytes()), m.type.empty() ? "-" : m.type,
-               m.complete ? DescribeAge(SecondsSince1970() - m.used) : "unfinished; `gyre pull` goes on with it");
+    const std::string type = TypeOf(m);
+    fmt::print("{:<{}}  {:>10}  {:<12}  {}\n", names[i], width, DescribeBytes(m.bytes()), type.empty() ? "-" : type,
+               m.complete ? DescribeAge(UnixSeconds() - m.used) : "unfinished; `gyre pull` goes on with it");
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,10 @@
 #include "cli/open_target.h"
 
+#include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "client/remote.h"
+#include "coordinator/engine/request.h"
 #include "runtime/local_target.h"
 
 namespace gyre {
@@ -18,6 +20,11 @@ StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string
   const auto folder = IdentityFolder::Open(identity);
   if (!folder.ok()) return Annotate(folder.status(), "--identity");
   return ClusterAddress(cluster, (*folder)->current());
+}
+
+Status CheckFlags(const GenerateOptions& options, const TargetFacts& target) {
+  GYRE_RETURN_IF_ERROR(AsUsage(CheckStops(options.stops, 0, RequestLimits{})));
+  return AsUsage(options.sampling.Validate(target.vocab));
 }
 
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "cli/model_source.h"
+#include "cli/session.h"
 #include "client/remote.h"
 #include "client/target.h"
 #include "runtime/options.h"
@@ -23,6 +24,8 @@ struct TargetOptions : RuntimeOptions {
 
 // The coordinator at `cluster`, asked with the identity in a folder, if one is named.
 StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity);
+// Usage error: the target refuses what the flags ask for.
+Status CheckFlags(const GenerateOptions& options, const TargetFacts& target);
 // Opens the target. Unless `quiet`, a bar on stderr shows the progress of loading.
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
 

@@ -1,5 +1,6 @@
 // gyre quantize: a model file in another type of weights.
 #include "model/quantize.h"
+#include "base/counted.h"
 
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "cli/session.h"
 #include "fmt/core.h"
 #include "model/new_file.h"
+#include "model/source_files.h"
 
 namespace gyre {
 namespace {
@@ -21,8 +23,9 @@ namespace {
 std::string DescribeFallbacks(const std::map<DType, int>& fallbacks) {
   std::string text;
   for (const auto& [type, count] : fallbacks) {
-    text += text.empty() ? fmt::format("{} tensors stored as {}", count, Info(type).name)
-                         : fmt::format(", {} as {}", count, Info(type).name);
+    text += text.empty()
+                ? fmt::format("{} stored as {}", Counted(static_cast<uint64_t>(count), "tensor"), Info(type).name)
+                : fmt::format(", {} as {}", count, Info(type).name);
   }
   return text;
 }
@@ -49,7 +52,10 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   std::error_code error;
   const bool folder = fs::is_directory(options.in, error);
   // A file that can't be written is refused before the conversion, which takes long.
-  if (folder) GYRE_RETURN_IF_ERROR(NewFile::Create(options.out, {.overwrite = options.force, .sources = {}}).status());
+  const auto sources = folder ? SourceFiles(options.in) : std::vector<std::shared_ptr<const MappedFile>>();
+  if (folder) {
+    GYRE_RETURN_IF_ERROR(NewFile::Create(options.out, {.overwrite = options.force, .sources = sources}).status());
+  }
   const Temporary converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
   if (folder) {
     GYRE_RETURN_IF_ERROR(ConvertCommand({.folder = options.in, .out = converted.path(), .quiet = options.quiet}));
@@ -63,6 +69,7 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
                     .threads = options.threads > 0 ? options.threads : DefaultThreads(),
                     .requantize = options.requantize,
                     .overwrite = options.force,
+                    .sources = sources,
                     .progress = [&](uint64_t done, uint64_t total) {
                       progress.Update(done, total);
                       return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();

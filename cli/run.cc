@@ -10,14 +10,18 @@
 #include <limits>
 #include <memory>
 
+#include "absl/strings/str_join.h"
 #include "cli/answer_printer.h"
 #include "cli/api_request.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/out_file.h"
 #include "cli/session.h"
+#include "cli/terminal.h"
 #include "fmt/core.h"
 #include "model/answer_splitter.h"
 #include "model/quoted.h"
+#include "model/source_files.h"
 
 namespace gyre {
 namespace {
@@ -25,6 +29,7 @@ namespace {
 // Writes text to stdout and remembers whether it arrived.
 class Output {
  public:
+  explicit Output(bool wrap) : printer_(wrap) {}
   void Write(const std::string& text, bool thinks = false) {
     if (!status_.ok() || printer_.Print(text, thinks)) return;
     status_ = Unavailable("stdout: {}", std::strerror(errno));
@@ -40,14 +45,31 @@ class Output {
 // The prompt of -p, -f or stdin. Usage error: there is none.
 StatusOr<std::string> PromptText(const RunOptions& o) {
   if (!o.prompt_file.empty()) return ReadFile(o.prompt_file);
+  if (!o.asked.empty()) return absl::StrJoin(o.asked, " ");
   if (o.has_prompt && o.prompt != "-") return o.prompt;
   if (!o.has_prompt && isatty(STDIN_FILENO) != 0) {
-    return UsageError("a prompt is needed: -p TEXT, -f FILE, --ids FILE, or text on stdin");
+    return UsageError(
+        "a prompt is needed: a question as the last word, -p TEXT, -f FILE, --ids FILE, or text on stdin");
   }
   std::string text((std::istreambuf_iterator<char>(std::cin)), {});
   if (!text.empty() && text.back() == '\n') text.pop_back();
   if (text.empty()) return UsageError("a prompt is needed: stdin is empty; -p TEXT, -f FILE or --ids FILE gives one");
   return text;
+}
+
+bool IsQuestion(const RunOptions& o) { return o.chat || !o.asked.empty(); }
+
+bool Wraps(const RunOptions& o) {
+  if (!IsQuestion(o) || o.no_wrap) return false;
+  UseUtf8();
+  return true;
+}
+
+boost::json::array Messages(const RunOptions& o, const std::string& question) {
+  boost::json::array messages;
+  if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
+  messages.push_back({{"role", "user"}, {"content", question}});
+  return messages;
 }
 
 StatusOr<ChatPrompt> MakePrompt(const RunOptions& o, const std::string& text, Target& target) {
@@ -59,11 +81,10 @@ StatusOr<ChatPrompt> MakePrompt(const RunOptions& o, const std::string& text, Ta
   if (!target.facts().tokenizer_note.empty()) {
     return FailedPrecondition("{}: {}; use --ids FILE", target.facts().model, target.facts().tokenizer_note);
   }
-  if (o.chat) {
-    boost::json::array messages;
-    if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
-    messages.push_back({{"role", "user"}, {"content", text}});
-    return target.Prompt(messages, "");
+  if (IsQuestion(o)) {
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt asked, target.Prompt(Messages(o, text), ""));
+    if (o.chat || !o.system.empty() || asked.format == "model") return asked;
+    if (!o.ring.quiet) fmt::print(stderr, "the model has no chat template, so it continues the text\n");
   }
   GYRE_ASSIGN_OR_RETURN(prompt.ids, target.Encode(text, {.add_special = true, .parse_special = o.parse_special}));
   if (prompt.ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
@@ -112,7 +133,7 @@ class Printer {
 };
 
 uint32_t NewTokens(int64_t n, const TargetFacts& facts, size_t prompt) {
-  uint64_t room = facts.context > prompt ? facts.context - prompt + 1 : 1;
+  uint64_t room = facts.context > prompt ? facts.context - prompt : 0;
   if (facts.context_shift) room = std::numeric_limits<uint32_t>::max();
   return static_cast<uint32_t>(n < 0 ? room : std::min<uint64_t>(static_cast<uint64_t>(n), room));
 }
@@ -127,22 +148,19 @@ Status RunOverHttp(const RunOptions& o, const std::string& text) {
     GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, ReadIds(o.ids_file));
     body["prompt"] = json::array(ids.begin(), ids.end());
     body["return_token_ids"] = true;
-  } else if (o.chat) {
-    json::array messages;
-    if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
-    messages.push_back({{"role", "user"}, {"content", text}});
-    body["messages"] = std::move(messages);
+  } else if (IsQuestion(o)) {
+    body["messages"] = Messages(o, text);
   } else {
     body["prompt"] = text;
   }
   GYRE_ASSIGN_OR_RETURN(const auto api, OpenApi(o.ring));
-  Output output;
+  Output output(Wraps(o));
   InterruptGuard::Begin();
   if (o.echo && !as_ids) output.Write(text);
   if (o.generate.n == 0) return output.status();
   bool first = true;
   const auto end = api->Generate(
-      std::move(body), o.chat,
+      std::move(body), IsQuestion(o),
       [&](const ApiChunk& chunk) {
         if (!as_ids) output.Write(chunk.reasoning, true);
         if (!as_ids) output.Write(chunk.text);
@@ -177,15 +195,21 @@ Status RunCommand(const RunOptions& options) {
   }
   if (!options.ring.url.empty()) return RunOverHttp(options, text);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
+  GYRE_RETURN_IF_ERROR(CheckFlags(options.generate, target->facts()));
   Request request;
   GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, MakePrompt(options, text, *target));
   request.prompt = std::move(prompt.ids);
   request.stop_ids = std::move(prompt.stop_ids);
-  Output output;
+  Output output(Wraps(options));
   InterruptGuard::Begin();
   if (options.echo && !as_ids) output.Write(text);
   if (options.generate.n == 0) return output.status();
   request.sampling = WithSeed(options.generate);
+  if (!options.ring.quiet && target->facts().rounds_prompts) {
+    fmt::print(stderr,
+               "activations of the prompt are rounded to bf16, as AMX takes them; with --exact, here or at the "
+               "coordinator, they are not\n");
+  }
   if (!options.ring.quiet && request.sampling.temperature > 0) {
     fmt::print(stderr, "seed {}\n", request.sampling.seed);
   }
@@ -193,6 +217,8 @@ Status RunCommand(const RunOptions& options) {
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
+  request.grammar_source = options.generate.grammar;
+  request.answer_format = prompt.answer;
   Printer printer(&output, std::move(prompt.answer), as_ids, options.ring.quiet);
   const Status status = target->Run(
       std::move(request), [&](const Event& event) { printer(event); }, &InterruptGuard::Interrupted);
@@ -204,32 +230,33 @@ Status RunCommand(const RunOptions& options) {
 Status LogitsCommand(const LogitsOptions& options) {
   InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, ReadIds(options.ids_file));
+  auto sources = SourceFiles(options.ids_file);
+  if (options.ring.cluster.empty()) {
+    for (auto& file : SourceFiles(options.ring.model)) sources.push_back(std::move(file));
+  }
+  GYRE_ASSIGN_OR_RETURN(OutFile out,
+                        OutFile::Open(options.out_file, {.overwrite = options.force, .sources = std::move(sources)}));
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   InterruptGuard::Begin();
   if (!options.ring.cluster.empty() && !options.ring.quiet) {
     fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
   }
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(options.out_file.c_str(), "wb"), std::fclose);
-  if (out == nullptr) return NotFound("{}: {}", options.out_file, std::strerror(errno));
   Request request;
   request.prompt = std::move(ids);
   request.prompt_logits = true;
-  bool written = true, cancelled = false;
+  Status written;
+  bool cancelled = false;
   GYRE_RETURN_IF_ERROR(target->Run(
       std::move(request),
       [&](const Event& event) {
         cancelled |= std::holds_alternative<Cancelled>(event);
-        if (auto* row = std::get_if<LogitsEvent>(&event)) {
-          written &=
-              std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();
-        }
+        const auto* row = std::get_if<LogitsEvent>(&event);
+        if (row != nullptr && written.ok()) written = out.Write(std::as_bytes(std::span(row->logits)));
       },
       &InterruptGuard::Interrupted));
   if (cancelled) return InterruptGuard::Stopped();
-  if (!written || std::fclose(out.release()) != 0) {
-    return Unavailable("{}: {}", options.out_file, std::strerror(errno));
-  }
-  return absl::OkStatus();
+  GYRE_RETURN_IF_ERROR(written);
+  return out.Finish();
 }
 
 }  // namespace gyre

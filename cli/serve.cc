@@ -1,10 +1,10 @@
 // gyre serve: a server, alone or as the coordinator of a ring of machines.
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/counted.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -13,17 +13,20 @@
 #include "cli/listen.h"
 #include "cli/log_setup.h"
 #include "cli/model_source.h"
+#include "cli/out_file.h"
 #include "cli/progress.h"
 #include "cli/serve_http.h"
 #include "cli/serve_standby.h"
 #include "cli/server_setup.h"
 #include "cli/session.h"
-#include "coordinator/grpc_server.h"
-#include "coordinator/sqlite_store.h"
-#include "coordinator/state_keeper.h"
-#include "coordinator/trace_json.h"
+#include "coordinator/grpc/server.h"
+#include "coordinator/http/trace_json.h"
+#include "coordinator/state/sqlite_store.h"
+#include "coordinator/state/state_keeper.h"
 #include "fmt/core.h"
+#include "identity/authority.h"
 #include "limits/machine_speed.h"
+#include "model/source_files.h"
 #include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
@@ -124,7 +127,7 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
   auto state = StateKeeper::Start(*std::move(store), found, keeper);
   if (!state.ok()) return Annotate(state.status(), where);
   if (const size_t open = (*state)->open_requests(); open > 0) {
-    Log(LogLevel::kInfo, "term {}: {} requests of before the restart can be taken up", found.term, open);
+    Log(LogLevel::kInfo, "term {}: {} of before the restart can be taken up", found.term, Counted(open, "request"));
   }
   return state;
 }
@@ -132,22 +135,22 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
 // Records events from its construction on, and writes the buffer to the file at its end.
 class TraceFile {
  public:
-  static StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path, Tracer& tracer) {
-    auto file = std::unique_ptr<TraceFile>(new TraceFile(path, tracer));
-    if (!file->out_) return UsageError("--trace {}: the file can't be written", path);
-    return file;
+  // model: the one that is served, whose files are never replaced.
+  static StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path, const std::string& model, Tracer& tracer) {
+    // A server that starts again writes a trace of its own, without a question.
+    StatusOr<OutFile> out = OutFile::Open(path, {.overwrite = true, .sources = SourceFiles(model)});
+    if (!out.ok()) return UsageError("--trace {}", Message(out.status()));
+    return std::unique_ptr<TraceFile>(new TraceFile(*std::move(out), tracer));
   }
   Status Write() {
-    out_ << TraceJson(session_.Events(), session_.Members());
-    out_.close();
-    if (!out_) return Unavailable("the trace {} can't be written", path_);
-    return absl::OkStatus();
+    const std::string json = TraceJson(session_.Events(), session_.Members());
+    GYRE_RETURN_IF_ERROR(Annotate(out_.Write(std::as_bytes(std::span(json))), "the trace"));
+    return Annotate(out_.Finish(), "the trace");
   }
 
  private:
-  TraceFile(const std::string& path, Tracer& tracer) : path_(path), out_(path), session_(tracer) {}
-  const std::string path_;
-  std::ofstream out_;
+  TraceFile(OutFile out, Tracer& tracer) : out_(std::move(out)), session_(tracer) {}
+  OutFile out_;
   const Tracer::Session session_;
 };
 
@@ -160,7 +163,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   ServeOptions serve = options.serve;
   HttpOptions http = options.http;
   const bool clustered = !serve.cluster.empty();
-  if (!clustered && http.address.empty()) http.address = kHttpAddress;
+  GYRE_RETURN_IF_ERROR(ChooseHttpAddress(clustered, &http));
   GYRE_ASSIGN_OR_RETURN(http.max_body_bytes, ParseSizeFlag("--max-body", options.max_body));
   GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   HostPort http_at;
@@ -170,14 +173,18 @@ Status ServeCommand(const ServeCommandOptions& options) {
   ring_options.tracer = &tracer;
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
-    GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options.trace, tracer));
+    GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options.trace, ring_options.model, tracer));
   }
   if (clustered) {
+    // It may have to make its list of revoked certificates again.
+    if (!options.cluster_ca.empty()) GYRE_RETURN_IF_ERROR(Authority::Open(options.cluster_ca).status());
     const std::string revoked = options.cluster_ca.empty() ? "" : options.cluster_ca + "/" + kRevokedFile;
     GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
     GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
     if (!options.standby.empty()) GYRE_RETURN_IF_ERROR(Standby::Check(options));
+    serve.version = options.version;
+    serve.cache = CacheFolder(options.source);
     if (serve.rebalance != "off") {
       serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
         return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
@@ -200,7 +207,14 @@ Status ServeCommand(const ServeCommandOptions& options) {
   // It opens before the model loads, so that others can see that the process lives.
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {
-    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
+    auto opened = HttpFront::Open(http, http_at);
+    if (opened.ok()) {
+      front = *std::move(opened);
+    } else if (http.more_ports == 0) {
+      return opened.status();
+    } else {  // nobody asked for it, and the ring does without
+      Log(LogLevel::kWarn, "http: {}; HTTP is off, --http HOST:PORT puts it elsewhere", Message(opened.status()));
+    }
   }
   // It returns the lease after everything else has ended.
   std::unique_ptr<Standby> standby;
@@ -234,20 +248,19 @@ Status ServeCommand(const ServeCommandOptions& options) {
     if (server != nullptr) server->Stop();
   };
   if (clustered) {
-    weights =
-        std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
+    weights = std::make_unique<WeightOffer>(ring->model_ptr(), ring->weights());
     GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
-    weights->server().SetRate(rate);
+    ring->weights()->server().SetRate(rate);
     if (standby != nullptr) standby->StopRefusing();
     GYRE_ASSIGN_OR_RETURN(const Transport transport, ParseTransport(serve.transport));
     prober = std::make_unique<LinkProber>(
-        weights->stock(), [&cluster = ring->cluster()](StageProbed probed) { cluster.Probed(std::move(probed)); });
+        ring->weights(), [&cluster = ring->cluster()](StageProbed probed) { cluster.Probed(std::move(probed)); });
     ring->cluster().SetProber([prober = prober.get(), transport](std::vector<WeightSource> peers) {
       prober->Ask(std::move(peers), kCoordinatorName, transport);
     });
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
-  if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
+  if (front != nullptr) front->Serve(options, ring_options.model, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // This line is for people, and for programs that started the process with port 0.
   if (server != nullptr) fmt::print("listening {}\n", server->address());

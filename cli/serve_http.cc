@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/counted.h"
+#include "base/describe_bytes.h"
 #include "base/log.h"
+#include "base/unix_time.h"
 #include "cli/exit_code.h"
 #include "cli/listen.h"
 #include "cli/log_setup.h"
@@ -29,10 +32,6 @@ http::ServerOptions ServerOptionsOf(const HttpOptions& options, const HostPort& 
   out.limits.connections = options.connections;
   out.limits.body_bytes = options.max_body_bytes;
   return out;
-}
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -58,6 +57,18 @@ std::string ModelName(const std::string& path) {
   return name.empty() ? "model" : name;
 }
 
+Status ChooseHttpAddress(bool clustered, HttpOptions* options) {
+  if (options->address == "off") {
+    if (!clustered) return UsageError("--http off without --cluster: nobody could ask this server");
+    options->address.clear();
+  } else if (options->address.empty()) {
+    options->address = kHttpAddress;
+    // Several coordinators of one machine need no flag for their pages. A server alone stays where its clients ask.
+    if (clustered) options->more_ports = 19;
+  }
+  return absl::OkStatus();
+}
+
 Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
   const StatusOr<HostPort> parsed = ParseHostPort(options.address);
   if (!parsed.ok()) return AsUsage(Annotate(parsed.status(), "--http"));
@@ -71,10 +82,16 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
         "you trust, add --insecure=http",
         options.address);
   }
+  // A single body that no room of all bodies holds could never be read.
+  const uint64_t most = http::ServerLimits().all_bodies_bytes;
+  if (options.max_body_bytes > most) {
+    return UsageError("--max-body: {}, expected at most {}", DescribeBytes(options.max_body_bytes),
+                      DescribeBytes(most));
+  }
   const Status files = http::CheckSettings(ServerOptionsOf(options, *at));
   if (files.code() == absl::StatusCode::kInvalidArgument) return AsUsage(files);
   GYRE_RETURN_IF_ERROR(files);
-  return CheckPort("--http", *at);
+  return options.more_ports > 0 ? absl::OkStatus() : CheckPort("--http or --port", *at);
 }
 
 bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
@@ -83,11 +100,7 @@ bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
 
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
   std::unique_ptr<HttpFront> front(new HttpFront(options));
-  http::Router router;
-  http::AddLoadingRoutes(router, "loading", "the model is loading; try again later");
-  http::ServerOptions server_options = ServerOptionsOf(options, at);
-  server_options.on_request = [&counts = front->request_counts_](const http::RequestRecord& r) { counts.Add(r); };
-  GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(std::move(server_options), std::move(router)));
+  GYRE_RETURN_IF_ERROR(front->Listen(at));
   front->counted_ = front->server_.get();
   if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
   if (ShowsKeys(options, at)) {
@@ -99,22 +112,46 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
   return front;
 }
 
+Status HttpFront::Listen(HostPort at) {
+  Status status;
+  for (int taken = 0; taken <= options_.more_ports; ++taken, ++at.port) {
+    http::Router router;
+    http::AddLoadingRoutes(router, "loading", "the model is loading; try again later");
+    http::ServerOptions server_options = ServerOptionsOf(options_, at);
+    server_options.on_request = [&counts = request_counts_](const http::RequestRecord& r) { counts.Add(r); };
+    auto server = http::HttpServer::Open(std::move(server_options), std::move(router));
+    if (server.ok()) {
+      server_ = *std::move(server);
+      if (taken > 0)
+        Log(LogLevel::kInfo, "http: another program has {}, so HTTP is answered at {}", options_.address,
+            server_->address());
+      return absl::OkStatus();
+    }
+    if (status.ok()) status = server.status();
+  }
+  return status;
+}
+
 void HttpFront::StandBy(const std::string& why) {
   http::Router router;
   http::AddLoadingRoutes(router, why, why);
   server_->SetRouter(std::move(router));
 }
 
-void HttpFront::Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer) {
+void HttpFront::Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, Tracer* tracer) {
   http::ApiContext& context = context_.emplace(http::ApiContext{.service = runtime.service()});
   context.cluster = &runtime.cluster();
   context.engine_stats = [&runtime] { return runtime.engine().stats(); };
   context.models = {ModelName(model)};
   for (const std::string& alias : options_.aliases) {
-    if (!context.Serves(alias)) context.models.push_back(alias);
+    if (!context.Has(alias)) context.models.push_back(alias);
   }
-  context.created = Now();
-  context.version = version;
+  context.other_names = options_.other_names == "none"  ? http::OtherNames::kNone
+                        : options_.other_names == "any" ? http::OtherNames::kAny
+                                                        : http::OtherNames::kHosted;
+  context.created = UnixSeconds();
+  context.version = options.version;
+  context.flags = options.flags;
   context.tracer = tracer;
   context.metrics_open = options_.metrics_open;
   context.split_reasoning = !options_.no_reasoning_split;
@@ -149,14 +186,16 @@ void HttpFront::Drain() {
   draining_ = true;
   server_->Drain();
   const Deadline end = After(std::chrono::seconds(options_.drain_seconds));
+  // The streams of events that pages read end by themselves, at their next event.
+  const Deadline say_at = After(std::chrono::milliseconds(1500));
   const int signals = InterruptGuard::Count();
   bool said = false;
   while (server_->stats().active > 0 && Clock::now() < end && InterruptGuard::Count() == signals) {
-    if (!said) {
-      Log(LogLevel::kInfo, "http: {} answers run, for at most {} s; one more signal ends them now",
-          server_->stats().active, options_.drain_seconds);
+    if (!said && Clock::now() >= say_at) {
+      said = true;
+      Log(LogLevel::kInfo, "http: {}, for at most {} s; one more signal ends them now",
+          Counted(server_->stats().active, "answer runs", "answers run"), options_.drain_seconds);
     }
-    said = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }

@@ -16,6 +16,8 @@
 
 namespace gyre {
 
+// Completes what the flags say about the address: it is "" afterwards if HTTP is off, which needs a cluster.
+Status ChooseHttpAddress(bool clustered, HttpOptions* options);
 // Checks that the flags fit together, that files can be read and the port is free, before a model is loaded. Errors are
 // usage errors, among others. `at` gets the address.
 Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at);
@@ -26,13 +28,14 @@ bool ShowsKeys(const HttpOptions& options, const HostPort& at);
 // The routes, the objects that they need, and the server.
 class HttpFront {
  public:
-  // Opens the port. Until Serve, /health answers, and all other routes say that the model is loading.
+  // Opens the port, or the first free one of options.more_ports behind it. Until Serve, /health answers, and all other
+  // routes say that the model is loading.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
   // Until Serve, all routes but /health say why nothing is served.
   void StandBy(const std::string& why);
   // Opens all routes; called once. Runtime and tracer outlive the server's run: call Stop before they are destroyed.
   // tracer null: no /v1/cluster/trace.
-  void Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer);
+  void Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, Tracer* tracer);
   http::HttpServer& server() { return *server_; }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();
@@ -41,6 +44,7 @@ class HttpFront {
 
  private:
   explicit HttpFront(const HttpOptions& options) : options_(options) {}
+  Status Listen(HostPort at);
 
   const HttpOptions options_;
   std::atomic<bool> draining_{false};

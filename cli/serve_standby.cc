@@ -15,7 +15,7 @@
 #include "cli/exit_code.h"
 #include "cli/serve_http.h"
 #include "cli/session.h"
-#include "coordinator/standby/etcd_store.h"
+#include "coordinator/state/etcd_store.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
 #include "transport/tcp_link.h"

@@ -6,9 +6,9 @@
 
 #include "base/status.h"
 #include "cli/commands.h"
-#include "coordinator/standby/election.h"
-#include "coordinator/standby/standby_server.h"
-#include "coordinator/state_store.h"
+#include "coordinator/grpc/standby_server.h"
+#include "coordinator/state/election.h"
+#include "coordinator/state/state_store.h"
 #include "identity/identity.h"
 
 namespace gyre {

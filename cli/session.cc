@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/counted.h"
 #include "cli/terminal_signals.h"
 #include "fmt/core.h"
 
@@ -107,10 +108,10 @@ std::string DescribeUsage(const Usage& u) {
   const double prefill = Seconds(u.to_first_token);
   const double decode = Seconds(u.total - u.to_first_token);
   const uint32_t computed = u.prompt_tokens - u.cached_tokens;
-  std::string out = fmt::format("prompt {} tokens", u.prompt_tokens);
+  std::string out = fmt::format("prompt {}", Counted(u.prompt_tokens, "token"));
   if (u.cached_tokens > 0) out += fmt::format(" ({} cached)", u.cached_tokens);
   if (prefill > 0) out += fmt::format(", {:.1f} tokens/s", computed / prefill);
-  out += fmt::format("; generated {} tokens", u.generated_tokens);
+  out += fmt::format("; generated {}", Counted(u.generated_tokens, "token"));
   if (u.generated_tokens > 1 && decode > 0) out += fmt::format(", {:.1f} tokens/s", (u.generated_tokens - 1) / decode);
   if (u.context_shifts > 0) {
     out += fmt::format("; the context was full {} and lost its older tokens",

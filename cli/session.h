@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/grammar/source.h"
 
 namespace gyre {
 
@@ -39,7 +41,8 @@ struct GenerateOptions {
   int64_t seed = -1;  // -1 = a random one, which is printed
   std::vector<std::string> stops;
   bool ignore_eos = false;
-  std::vector<std::string> given;  // long names of the flags that the user gave, by any way
+  std::optional<grammar::Source> grammar;  // of the answer
+  std::vector<std::string> given;          // long names of the flags that the user gave, by any way
 };
 
 // The sampling parameters. If the user gave no seed, one is drawn.

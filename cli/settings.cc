@@ -7,112 +7,17 @@
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <set>
 
+#include "cli/command_words.h"
 #include "cli/exit_code.h"
+#include "cli/foreign.h"
 #include "cli/nearest.h"
 
 namespace gyre {
 namespace {
 
 constexpr size_t kMaxSettingsBytes = size_t{1} << 20;
-
-// The flags of one command, as its app declares them.
-class Flags {
- public:
-  explicit Flags(const Command& command) : command_(command) { command.add(&app_); }
-
-  // Finds a flag by its long name without dashes; nullptr = unknown, or not allowed in settings.
-  CLI::Option* Find(const std::string& name) {
-    return name == "help" || name.empty() ? nullptr : app_.get_option_no_throw("--" + name);
-  }
-  CLI::Option* FindWord(const std::string& word) { return app_.get_option_no_throw(word); }
-  std::vector<CLI::Option*> All() { return app_.get_options(); }
-  std::vector<std::string> Names() {
-    std::vector<std::string> names;
-    for (CLI::Option* o : All()) {
-      if (!o->get_lnames().empty() && Find(o->get_lnames()[0]) != nullptr) names.push_back(o->get_lnames()[0]);
-    }
-    return names;
-  }
-  // The reason why the flag can't have the value; "" = it can.
-  std::string Refusal(CLI::Option* option, const std::string& value) const {
-    CLI::App alone;
-    const std::function<Status()> run = command_.add(&alone);  // owns what the flags are written to
-    for (CLI::Option* o : alone.get_options()) {
-      o->required(false);
-      const std::set<CLI::Option*> needs = o->get_needs();
-      for (CLI::Option* n : needs) o->remove_needs(n);
-    }
-    std::vector<std::string> words = Words(option, value);
-    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-    try {
-      alone.parse(words);
-    } catch (const CLI::ParseError& e) {
-      return e.what();
-    }
-    return "";
-  }
-  static std::vector<std::string> Words(CLI::Option* option, const std::string& value) {
-    const std::string flag = "--" + option->get_lnames()[0];
-    if (option->get_expected_max() == 0) return {flag + "=" + value};
-    return {flag, value};
-  }
-
- private:
-  const Command& command_;
-  CLI::App app_;
-};
-
-// The flags in one word, as --temp=1 or -qn; unknown ones are left out. next: the following word is the value of the
-// last flag.
-std::vector<CLI::Option*> FlagsIn(Flags* flags, const std::string& word, bool* next) {
-  std::vector<CLI::Option*> out;
-  *next = false;
-  if (word.rfind("--", 0) == 0) {
-    CLI::Option* o = flags->FindWord(word.substr(0, word.find('=')));
-    if (o == nullptr) return out;
-    *next = o->get_expected_max() > 0 && word.find('=') == std::string::npos;
-    return {o};
-  }
-  for (size_t at = 1; word[0] == '-' && at < word.size(); ++at) {
-    CLI::Option* o = flags->FindWord(std::string("-") + word[at]);
-    if (o == nullptr) break;
-    out.push_back(o);
-    if (o->get_expected_max() == 0) continue;
-    *next = at + 1 == word.size();
-    break;
-  }
-  return out;
-}
-
-// The flags that words give; a word without a dash gives the flag that it stands for.
-std::set<CLI::Option*> Given(Flags* flags, const std::vector<std::string>& words) {
-  std::set<CLI::Option*> given;
-  bool bare = false;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word == "--") {
-      bare |= i + 1 < words.size();
-      break;
-    }
-    if (word.size() < 2 || word[0] != '-') {
-      bare = true;
-      continue;
-    }
-    bool next = false;
-    const std::vector<CLI::Option*> in = FlagsIn(flags, word, &next);
-    given.insert(in.begin(), in.end());
-    if (next) ++i;
-  }
-  if (bare) {
-    for (CLI::Option* o : flags->All()) {
-      if (o->get_positional()) given.insert(o);
-    }
-  }
-  return given;
-}
 
 std::string EnvironmentName(const std::string& name) {
   std::string out;
@@ -144,7 +49,7 @@ class Merger {
     for (const Setting& s : level) {
       if (!Open(s.option)) continue;
       for (const std::string& value : s.values) {
-        for (std::string& word : Flags::Words(s.option, value)) words_.push_back(std::move(word));
+        for (std::string& word : CommandFlags::Words(s.option, value)) words_.push_back(std::move(word));
       }
       added.push_back(s.option);
     }
@@ -161,7 +66,7 @@ class Merger {
 bool AnotherCommandTakes(const Command& command, const std::string& flag, const std::string& value) {
   for (const Command& other : Commands()) {
     if (other.name == command.name) continue;
-    Flags flags(other);
+    CommandFlags flags(other);
     CLI::Option* o = flags.Find(flag);
     if (o != nullptr && flags.Refusal(o, value).empty()) return true;
   }
@@ -169,7 +74,8 @@ bool AnotherCommandTakes(const Command& command, const std::string& flag, const 
 }
 
 // GYRE_<COMMAND>_<FLAG> where own, else GYRE_<FLAG>.
-StatusOr<std::vector<Setting>> ReadEnvironment(const Command& command, Flags* flags, const Merger& merger, bool own) {
+StatusOr<std::vector<Setting>> ReadEnvironment(const Command& command, CommandFlags* flags, const Merger& merger,
+                                               bool own) {
   std::vector<Setting> out;
   for (const std::string& name : flags->Names()) {
     CLI::Option* option = flags->Find(name);
@@ -204,13 +110,16 @@ StatusOr<std::string> Text(const toml::node& node, const std::string& where) {
 }
 
 // The values of one [command] section. Names are checked in all sections, values in the chosen command's.
-Status ReadSection(const toml::table& table, const std::string& path, Flags* flags, const Merger* merger,
+Status ReadSection(const toml::table& table, const std::string& path, CommandFlags* flags, const Merger* merger,
                    std::vector<Setting>* out) {
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
     const std::string where = fmt::format("{}:{}: {}", path, key.source().begin.line, name);
     CLI::Option* option = flags->Find(name);
-    if (option == nullptr) return UsageError("{}: there is no such flag{}", where, DidYouMean(name, flags->Names()));
+    if (option == nullptr) {
+      const std::string ours = OurFlag(*flags, "--" + name);
+      return UsageError("{}: there is no such flag{}", where, DidYouMean(ours.empty() ? name : ours, flags->Names()));
+    }
     if (merger == nullptr) continue;
     Setting setting{option, {}};
     if (const toml::array* list = node.as_array()) {
@@ -229,7 +138,7 @@ Status ReadSection(const toml::table& table, const std::string& path, Flags* fla
   return absl::OkStatus();
 }
 
-StatusOr<std::vector<Setting>> ReadFileSettings(const std::string& path, const Command& command, Flags* flags,
+StatusOr<std::vector<Setting>> ReadFileSettings(const std::string& path, const Command& command, CommandFlags* flags,
                                                 const Merger& merger) {
   GYRE_ASSIGN_OR_RETURN(const std::string text, ReadSettings(path));
   toml::table file;
@@ -251,7 +160,7 @@ StatusOr<std::vector<Setting>> ReadFileSettings(const std::string& path, const C
       return UsageError("{}: there is no command '{}'{}", where, name, DidYouMean(name, CommandNames()));
     }
     const bool chosen = named->name == command.name;
-    Flags others(*named);
+    CommandFlags others(*named);
     GYRE_RETURN_IF_ERROR(ReadSection(*section, path, chosen ? flags : &others, chosen ? &merger : nullptr, &out));
   }
   return out;
@@ -259,48 +168,9 @@ StatusOr<std::vector<Setting>> ReadFileSettings(const std::string& path, const C
 
 }  // namespace
 
-StatusOr<CommandLine> CutCommandLine(const std::vector<std::string>& words) {
-  CommandLine out;
-  std::unique_ptr<Flags> flags;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word == "--config" || word.rfind("--config=", 0) == 0) {
-      const bool inside = word != "--config";
-      if (!inside && i + 1 == words.size()) return UsageError("--config: a FILE is needed");
-      out.config = inside ? word.substr(sizeof "--config=" - 1) : words[++i];
-      if (out.config.empty()) return UsageError("--config: a FILE is needed");
-      continue;
-    }
-    if (out.command.empty()) {
-      if (!word.empty() && word[0] != '-') {
-        out.command = word;
-        if (const Command* command = FindCommand(word)) flags = std::make_unique<Flags>(*command);
-      } else {
-        out.before.push_back(word);
-      }
-      continue;
-    }
-    // "bench serve" is a command of two words.
-    if (const Command* longer = out.words.empty() ? FindCommand(out.command + " " + word) : nullptr) {
-      out.command = longer->name;
-      flags = std::make_unique<Flags>(*longer);
-      continue;
-    }
-    out.words.push_back(word);
-    if (word == "--") {
-      out.words.insert(out.words.end(), words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
-      break;
-    }
-    bool next = false;  // the value of a flag may look like a flag
-    if (flags != nullptr && word.size() > 1) FlagsIn(flags.get(), word, &next);
-    if (next && i + 1 < words.size()) out.words.push_back(words[++i]);
-  }
-  return out;
-}
-
 StatusOr<std::vector<std::string>> SettingsWords(const Command& command, const CommandLine& line) {
-  Flags flags(command);
-  Merger merger(Given(&flags, line.words));
+  CommandFlags flags(command);
+  Merger merger(flags.Given(line.words));
   if (CLI::Option* help = flags.FindWord("--help"); help != nullptr && merger.given(help)) return merger.TakeWords();
   for (const bool own : {true, false}) {
     GYRE_ASSIGN_OR_RETURN(const std::vector<Setting> level, ReadEnvironment(command, &flags, merger, own));

@@ -5,18 +5,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/command_line.h"
+#include "cli/command_words.h"
 
 namespace gyre {
-
-// A command line, split into its parts.
-struct CommandLine {
-  std::string config;                      // of --config, before the command or behind it; "" = none
-  std::string command;                     // "" = none
-  std::vector<std::string> before, words;  // before the command and behind it, without --config
-};
-// Usage error: --config has no value.
-StatusOr<CommandLine> CutCommandLine(const std::vector<std::string>& words);
 
 // The words to put in front of line.words: the flags that the environment (GYRE_<COMMAND>_<FLAG>, else GYRE_<FLAG>)
 // sets and the line does not give, and those that only the settings file sets. A GYRE_<FLAG> of another command's flag

@@ -1,6 +1,11 @@
 #include "cli/tables.h"
 
+#include <algorithm>
+#include <ctime>
+
+#include "base/counted.h"
 #include "base/plan.h"
+#include "fmt/chrono.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -10,13 +15,33 @@ std::string Mib(uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<doub
 
 std::string Range(const v1::LayerRange& layers) { return FormatRange({layers.begin(), layers.end()}); }
 
+// The width of a column of names, with two of space behind it.
+template <typename Rows, typename NameOf>
+size_t WidthOf(const Rows& rows, size_t least, const NameOf& name_of) {
+  size_t width = least;
+  for (const auto& row : rows) width = std::max(width, std::string(name_of(row)).size() + 1);
+  return width;
+}
+
+// The newest of the cluster's events, the last one first.
+std::string FormatEvents(const v1::StatusReply& s) {
+  constexpr int kShown = 5;
+  std::string out;
+  for (int i = s.events_size() - 1; i >= std::max(0, s.events_size() - kShown); --i) {
+    const v1::ClusterEvent& e = s.events(i);
+    out += fmt::format("{:%Y-%m-%d %H:%M:%S}Z  {}\n", fmt::gmtime(static_cast<std::time_t>(e.at())), e.text());
+  }
+  return out.empty() ? out : "last events:\n" + out;
+}
+
 }  // namespace
 
 std::string FormatLayers(const v1::StatusReply& status) {
-  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7}  {}\n", "worker", "layers", "weights", "KV",
-                                "threads", "busy", "link", "where");
+  const size_t width = WidthOf(status.members(), 16, [](const v1::MemberStatus& m) { return m.name(); });
+  std::string out = fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7}  {}\n", "worker", width, "layers",
+                                "weights", "KV", "threads", "busy", "link", "where");
   for (const v1::MemberStatus& m : status.members()) {
-    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}% {:>7}  {}\n", m.name(),
+    out += fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>7} {:>5.0f}% {:>7}  {}\n", m.name(), width,
                        m.has_layers() ? Range(m.layers())
                        : m.drained()  ? "drained"
                        : m.leaving()  ? "leaving"
@@ -28,8 +53,8 @@ std::string FormatLayers(const v1::StatusReply& status) {
   for (const v1::MemberStatus& m : status.members()) {
     if (!m.has_mirror()) continue;
     out += fmt::format("{} mirrors {}: ", m.name(), m.mirror().of());
-    out += m.mirror().whole() ? fmt::format("{} pages, {}, {} steps behind\n", m.mirror().pages(),
-                                            Mib(m.mirror().bytes()), m.mirror().behind())
+    out += m.mirror().whole() ? fmt::format("{}, {}, {} behind\n", Counted(m.mirror().pages(), "page"),
+                                            Mib(m.mirror().bytes()), Counted(m.mirror().behind(), "step"))
                               : std::string("not whole yet\n");
   }
   for (const v1::MemberStatus& m : status.members()) {
@@ -73,10 +98,11 @@ std::string FormatReasons(const v1::StatusReply& status) {
 }
 
 std::string FormatStatus(const v1::StatusReply& s) {
-  std::string out = fmt::format("{} ({} layers, context {})\n", s.model(), s.num_layers(), s.context());
+  std::string out = fmt::format("{} ({}, context {})\n", s.model(),
+                                Counted(static_cast<uint64_t>(s.num_layers()), "layer"), s.context());
   out += s.has_epoch() ? fmt::format("plan {}: {}; {}\n", s.epoch().number(), s.ranges(), s.state()) : s.state() + "\n";
-  out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} tokens generated\n",
-                     s.sequences_size(), s.finished(), s.failed(), s.cancelled(), s.tokens_generated());
+  out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} generated\n", s.sequences_size(),
+                     s.finished(), s.failed(), s.cancelled(), Counted(s.tokens_generated(), "token"));
   out += fmt::format("KV blocks: {} of {} free", s.blocks_available(), s.blocks());
   if (s.window_blocks() > 0)
     out += fmt::format("; {} of {} in layers with a window", s.window_blocks_available(), s.window_blocks());
@@ -87,47 +113,52 @@ std::string FormatStatus(const v1::StatusReply& s) {
     bytes += m.row_bytes_sent();
   }
   if (rows > 0) {
-    out += fmt::format("ring: activations as {}; {:.1f} MiB between stages, {} bytes a row\n", s.wire(),
-                       static_cast<double>(bytes) / (1 << 20), bytes / rows);
+    out += fmt::format("ring: activations as {}; {:.1f} MiB between stages, {} a row\n", s.wire(),
+                       static_cast<double>(bytes) / (1 << 20), Counted(bytes / rows, "byte"));
   }
   if (s.plans() > 1 || s.aborted() > 0 || s.lost() > 0) {
     out += fmt::format("plans: {} made, {} given up, {} lost; last pause {:.1f} ms, longest {:.1f} ms\n", s.plans(),
                        s.aborted(), s.lost(), s.last_pause_ms(), s.longest_pause_ms());
   }
   if (s.rings_lost() > 0) {
-    out += fmt::format("losses: {}, all that ran was computed again; last wait {:.1f} ms, longest {:.1f} ms\n",
-                       s.rings_lost(), s.last_wait_ms(), s.longest_wait_ms());
+    out +=
+        fmt::format("losses: {}, all that ran was computed again; without results for {:.1f} ms, at most {:.1f} ms\n",
+                    s.rings_lost(), s.last_wait_ms(), s.longest_wait_ms());
   }
   if (!s.replay_note().empty()) out += s.replay_note() + "\n";
   if (s.has_proposal()) {
     out += fmt::format("proposed: {}, {:.2f} times as fast: {}; `gyre resize --proposed` takes it\n",
                        s.proposal().ranges(), s.proposal().gain(), s.proposal().why());
   }
-  return out + FormatLayers(s);
+  return out + FormatLayers(s) + FormatEvents(s);
 }
 
 std::string FormatChange(const v1::ChangeReply& c) {
   if (!c.has_epoch()) return "no plan serves\n";
   if (c.moves().empty() && c.took_ms() == 0)
     return fmt::format("plan {}: {}, as before\n", c.epoch().number(), c.ranges());
-  return fmt::format("plan {}: {} after {:.0f} ms; {} KV pages moved, {} of them in the pause\n", c.epoch().number(),
-                     c.ranges(), c.took_ms(), c.pages_moved(), c.last_pages());
+  return fmt::format("plan {}: {} after {:.0f} ms; {} moved, {} of them in the pause; the KV cache holds {}\n",
+                     c.epoch().number(), c.ranges(), c.took_ms(), Counted(c.pages_moved(), "KV page"), c.last_pages(),
+                     Counted(c.kv_tokens(), "token"));
 }
 
 std::string FormatPreview(const v1::ChangeReply& c) {
   std::string out = c.named_ranges().empty() ? "no plan serves\n" : c.named_ranges() + "\n";
   if (c.moves().empty()) return out + "no layers move\n";
-  out += fmt::format("\n{:>9}  {:<16} {:<16} {:>9} {:>9}\n", "layers", "from", "to", "weights", "KV");
+  const size_t from = WidthOf(c.moves(), 16, [](const v1::LayerMove& m) { return m.from(); });
+  const size_t to = WidthOf(c.moves(), 16, [](const v1::LayerMove& m) { return m.to(); });
+  out += fmt::format("\n{:>9}  {:<{}} {:<{}} {:>9} {:>9}\n", "layers", "from", from, "to", to, "weights", "KV");
   for (const v1::LayerMove& m : c.moves()) {
-    out += fmt::format("{:>9}  {:<16} {:<16} {:>9} {:>9}\n", Range(m.layers()), m.from().empty() ? "-" : m.from(),
-                       m.to(), Mib(m.weight_bytes()), Mib(m.kv_bytes()));
+    out += fmt::format("{:>9}  {:<{}} {:<{}} {:>9} {:>9}\n", Range(m.layers()), m.from().empty() ? "-" : m.from(), from,
+                       m.to(), to, Mib(m.weight_bytes()), Mib(m.kv_bytes()));
   }
-  out += fmt::format("\n{:<16} {:>9} {:>9} {:>9} {:>10} {:>9}\n", "worker", "layers", "weights", "KV", "meanwhile",
-                     "memory");
+  const size_t width = WidthOf(c.members(), 16, [](const v1::MemberShare& m) { return m.name(); });
+  out += fmt::format("\n{:<{}} {:>9} {:>9} {:>9} {:>10} {:>9}\n", "worker", width, "layers", "weights", "KV",
+                     "meanwhile", "memory");
   for (const v1::MemberShare& m : c.members()) {
-    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>10} {:>9}\n", m.name(), m.has_layers() ? Range(m.layers()) : "-",
-                       Mib(m.weight_bytes()), Mib(m.kv_bytes()), Mib(m.peak_bytes()),
-                       m.memory_bytes() == 0 ? "-" : Mib(m.memory_bytes()));
+    out += fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>10} {:>9}\n", m.name(), width,
+                       m.has_layers() ? Range(m.layers()) : "-", Mib(m.weight_bytes()), Mib(m.kv_bytes()),
+                       Mib(m.peak_bytes()), m.memory_bytes() == 0 ? "-" : Mib(m.memory_bytes()));
   }
   return out;
 }

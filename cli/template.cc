@@ -1,11 +1,15 @@
 // gyre template: reads conversations, prints the text that a model continues.
+#include <unistd.h>
+
 #include <boost/json.hpp>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/session.h"
+#include "cli/terminal_text.h"
 #include "fmt/core.h"
 #include "model/chat_template.h"
 #include "model/weights.h"
@@ -56,10 +60,11 @@ Status TemplateCommand(const TemplateOptions& options) {
     source = model->chat_template();
     own = std::make_unique<ChatTemplate>(std::move(t));
   } else {
-    return InvalidArgument("a MODEL or --template FILE is needed");
+    return UsageError("a MODEL or --template FILE is needed");
   }
   if (!options.jsonl) {
-    fmt::print("{}", source);
+    TerminalText shown;
+    fmt::print("{}", isatty(STDOUT_FILENO) != 0 ? shown.Push(source) + shown.End() : source);
     return absl::OkStatus();
   }
   size_t number = 0;

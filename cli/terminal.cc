@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
@@ -18,6 +19,8 @@
 
 #include "cli/session.h"
 #include "cli/terminal_signals.h"
+#include "fmt/core.h"
+#include "model/utf8.h"
 
 namespace gyre {
 namespace {
@@ -53,21 +56,9 @@ std::wstring Wide(std::string_view text) {
   return out;
 }
 
-void AppendUtf8(wchar_t c, std::string* out) {
-  const auto code = static_cast<uint32_t>(c);
-  if (code < 0x80) {
-    *out += static_cast<char>(code);
-    return;
-  }
-  const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-  constexpr uint32_t kFirst[] = {0, 0xc0, 0xe0, 0xf0};
-  *out += static_cast<char>(kFirst[more] | (code >> (6 * more)));
-  for (int i = more - 1; i >= 0; --i) *out += static_cast<char>(0x80 | (code >> (6 * i) & 0x3f));
-}
-
 std::string Narrow(std::wstring_view text) {
   std::string out;
-  for (wchar_t c : text) AppendUtf8(c, &out);
+  for (wchar_t c : text) AppendUtf8(static_cast<char32_t>(c), &out);
   return out;
 }
 
@@ -150,7 +141,8 @@ class MessageReader::Input {
 // Edits one line on a terminal.
 class MessageReader::Editor {
  public:
-  explicit Editor(Input* input) : input_(input), history_(history_winit()), file_(HistoryFile()) {
+  Editor(Input* input, std::vector<std::string> commands)
+      : input_(input), commands_(std::move(commands)), history_(history_winit()), file_(HistoryFile()) {
     HistEventW event;
     history_w(history_, &event, H_SETSIZE, 1000);
     history_w(history_, &event, H_SETUNIQUE, 1);
@@ -168,10 +160,13 @@ class MessageReader::Editor {
     el_wset(
         line_, EL_ADDFN, L"gyre-paste", L"insert what was pasted",
         +[](EditLine* e, int) -> unsigned char { return Of(e)->Insert(); });
-    constexpr const wchar_t* kKeys[][2] = {{L"\033[3~", L"ed-delete-next-char"}, {L"\033[1~", L"ed-move-to-beg"},
-                                           {L"\033[4~", L"ed-move-to-end"},      {L"\033[H", L"ed-move-to-beg"},
-                                           {L"\033[F", L"ed-move-to-end"},       {L"\033[1;5C", L"em-next-word"},
-                                           {L"\033[1;5D", L"ed-prev-word"},      {L"^R", L"em-inc-search-prev"}};
+    el_wset(
+        line_, EL_ADDFN, L"gyre-complete", L"complete a command",
+        +[](EditLine* e, int) -> unsigned char { return Of(e)->Complete(); });
+    constexpr const wchar_t* kKeys[][2] = {
+        {L"\033[3~", L"ed-delete-next-char"}, {L"\033[1~", L"ed-move-to-beg"}, {L"\033[4~", L"ed-move-to-end"},
+        {L"\033[H", L"ed-move-to-beg"},       {L"\033[F", L"ed-move-to-end"},  {L"\033[1;5C", L"em-next-word"},
+        {L"\033[1;5D", L"ed-prev-word"},      {L"^R", L"em-inc-search-prev"},  {L"^I", L"gyre-complete"}};
     for (const auto& [key, function] : kKeys) el_wset(line_, EL_BIND, key, function, nullptr);
     el_source(line_, nullptr);
     const wchar_t paste[] = {kPasteKey, 0};
@@ -205,9 +200,12 @@ class MessageReader::Editor {
     std::wstring_view whole(text, static_cast<size_t>(n));
     if (whole.back() == L'\n') whole.remove_suffix(1);
     *line = Narrow(whole);
-    HistEventW event;
-    if (!whole.empty()) history_w(history_, &event, H_ENTER, std::wstring(whole).c_str());
     return Result::kMessage;
+  }
+  // Makes it an entry of the history.
+  void Remember(const std::string& message) {
+    HistEventW event;
+    if (!message.empty()) history_w(history_, &event, H_ENTER, Wide(message).c_str());
   }
 
  private:
@@ -290,7 +288,35 @@ class MessageReader::Editor {
     return CC_REFRESH;
   }
 
+  // Completes the command in front of the cursor as far as it is certain, else lists those that begin so.
+  unsigned char Complete() {
+    const LineInfoW* const at = el_wline(line_);
+    const std::string word = Narrow({at->buffer, static_cast<size_t>(at->cursor - at->buffer)});
+    if (word.empty() || word[0] != '/' || word.find_first_of(" \n") != std::string::npos) return CC_ERROR;
+    std::vector<std::string> matches;
+    for (const std::string& command : commands_) {
+      if (command.rfind(word, 0) == 0) matches.push_back(command);
+    }
+    if (matches.empty()) return CC_ERROR;
+    std::string rest = matches[0].substr(word.size());
+    for (const std::string& match : matches) {
+      const std::string other = match.substr(word.size());
+      rest.resize(static_cast<size_t>(std::mismatch(rest.begin(), rest.end(), other.begin(), other.end()).first -
+                                      rest.begin()));
+    }
+    if (matches.size() == 1 && at->cursor == at->lastchar) rest += ' ';
+    if (rest.empty()) {
+      std::string list;
+      for (const std::string& match : matches) list += match + "  ";
+      fmt::print("\n{}\n", list);
+      std::fflush(stdout);
+      return CC_REDISPLAY;
+    }
+    return el_winsertstr(line_, Wide(rest).c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+
   Input* const input_;
+  const std::vector<std::string> commands_;
   HistoryW* const history_;
   const std::filesystem::path file_;
   EditLine* line_ = nullptr;
@@ -301,9 +327,9 @@ class MessageReader::Editor {
   TerminalSignals signals_;
 };
 
-MessageReader::MessageReader() : input_(std::make_unique<Input>()) {
+MessageReader::MessageReader(std::vector<std::string> commands) : input_(std::make_unique<Input>()) {
   if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0) return;
-  editor_ = std::make_unique<Editor>(input_.get());
+  editor_ = std::make_unique<Editor>(input_.get(), std::move(commands));
   if (!editor_->usable()) editor_.reset();
 }
 
@@ -323,6 +349,12 @@ MessageReader::Result MessageReader::ReadLine(bool first, std::string* line) {
 }
 
 MessageReader::Result MessageReader::Read(std::string* message) {
+  const Result result = ReadLines(message);
+  if (result == Result::kMessage && editor_ != nullptr) editor_->Remember(*message);
+  return result;
+}
+
+MessageReader::Result MessageReader::ReadLines(std::string* message) {
   constexpr std::string_view kQuotes = "\"\"\"";
   message->clear();
   bool quoted = false, begun = false;
@@ -333,19 +365,28 @@ MessageReader::Result MessageReader::Read(std::string* message) {
     // Text before the end of input is a message too.
     if (result == Result::kEnd && !first) return Result::kMessage;
     if (result != Result::kMessage) return result;
-    if (line == kQuotes) {
-      if (quoted) return Result::kMessage;
-      if (first) {
-        quoted = true;
-        continue;
-      }
+    // In a paste of several lines quotes are text.
+    const bool typed = line.find('\n') == std::string::npos;
+    bool bare = false;  // quotes alone make no line of the message
+    if (first && typed && line.rfind(kQuotes, 0) == 0) {
+      quoted = true;
+      line.erase(0, kQuotes.size());
+      bare = line.empty();
     }
-    if (begun) *message += '\n';
-    begun = true;
+    const bool ends = quoted && typed && !bare && line.size() >= kQuotes.size() &&
+                      line.compare(line.size() - kQuotes.size(), kQuotes.size(), kQuotes) == 0;
+    if (ends) {
+      line.resize(line.size() - kQuotes.size());
+      bare = line.empty();
+    }
     const bool more = !quoted && !line.empty() && line.back() == '\\';
     if (more) line.pop_back();
-    *message += line;
-    if (!quoted && !more) return Result::kMessage;
+    if (!bare) {
+      if (begun) *message += '\n';
+      begun = true;
+      *message += line;
+    }
+    if (ends || (!quoted && !more)) return Result::kMessage;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace gyre {
 
@@ -10,9 +11,10 @@ namespace gyre {
 void UseUtf8();
 
 // Reads messages from stdin. On a terminal (stdin and stdout) lines are edited and remembered in
-// $XDG_STATE_HOME/gyre/history or ~/.local/state/gyre/history, and a paste is one message, also with several lines.
+// $XDG_STATE_HOME/gyre/history or ~/.local/state/gyre/history, a message of several lines as one entry; a paste is one
+// message, also with several lines, and Tab completes the first word of a line that begins with "/".
 // In both cases a backslash at a line's end continues the message on the next line, and all lines between two lines of
-// `"""` are one message. Not thread-safe.
+// `"""` are one message; text may stand behind the first and before the second. Not thread-safe.
 class MessageReader {
  public:
   enum class Result {
@@ -20,7 +22,8 @@ class MessageReader {
     kEnd,          // of the input
     kInterrupted,  // Ctrl-C: what was typed is dropped
   };
-  MessageReader();
+  // commands: what Tab completes.
+  explicit MessageReader(std::vector<std::string> commands);
   ~MessageReader();
   Result Read(std::string* message);
   bool terminal() const { return editor_ != nullptr; }
@@ -29,6 +32,7 @@ class MessageReader {
   class Input;
   class Editor;
   Result ReadLine(bool first, std::string* line);
+  Result ReadLines(std::string* message);
 
   std::unique_ptr<Input> input_;
   std::unique_ptr<Editor> editor_;  // null: not a terminal

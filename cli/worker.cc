@@ -1,8 +1,11 @@
 // gyre worker: a process that runs layers for a ring of machines.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/cpus.h"
 #include "base/files.h"
@@ -28,28 +31,75 @@
 namespace gyre {
 namespace {
 
+// The first coordinator on the local network that answers, however long that takes. Says after a while what else there
+// is. kCancelled: the process was stopped.
+StatusOr<std::string> LookForCoordinator(const std::string& authority, bool quiet) {
+  constexpr auto kUntilHint = std::chrono::seconds(5);
+  StatusOr<std::string> found = FindCoordinator(authority, After(kUntilHint), InterruptGuard::Interrupted);
+  if (!absl::IsDeadlineExceeded(found.status())) return found;
+  if (!quiet) {
+    fmt::print(
+        stderr,
+        "no coordinator has answered on the local network yet; one that is elsewhere, or that listens on loopback "
+        "only, never does: --join HOST:PORT names it\n");
+  }
+  return FindCoordinator(authority, kNoDeadline, InterruptGuard::Interrupted);
+}
+
 // The address to join: as it was given, or found on the local network. "": the process was stopped meanwhile.
 StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool insecure, const std::string& authority) {
   if (!options.join.empty()) return options.join;
   if (authority.empty() && !insecure) {
     return UsageError(
-        "--join HOST:PORT is needed; a coordinator is looked for on the local network only with a --token, an "
-        "--identity or --insecure, as whoever answers is believed otherwise");
+        "--join HOST:PORT is needed; without it a worker looks for a coordinator on the local network, but only with a "
+        "--token or an --identity, which prove that it is the right one, or with --insecure, which believes whoever "
+        "answers");
   }
   if (!options.quiet) fmt::print(stderr, "looking for a coordinator on the local network\n");
-  const StatusOr<std::string> found = FindCoordinator(authority, kNoDeadline, InterruptGuard::Interrupted);
+  const StatusOr<std::string> found = LookForCoordinator(authority, options.quiet);
   if (absl::IsCancelled(found.status())) return std::string();
   if (found.ok() && !options.quiet) fmt::print(stderr, "found a coordinator at {}\n", *found);
   return found;
 }
 
-// The folder for a token's identity, unless --identity names one.
-std::string DefaultIdentity(const std::string& name) {
+// The folder of the folders for identities by tokens, unless --identity names one.
+std::filesystem::path DefaultIdentities() {
   const char* const config = std::getenv("XDG_CONFIG_HOME");
   const char* const home = std::getenv("HOME");
   std::filesystem::path path = config != nullptr && *config != '\0' ? config : "";
   if (path.empty()) path = std::filesystem::path(home != nullptr ? home : ".") / ".config";
-  return (path / "gyre" / name).string();
+  return path / "gyre";
+}
+
+// The workers' identities there, by their folders.
+std::vector<std::filesystem::path> KeptIdentities() {
+  std::vector<std::filesystem::path> out;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(DefaultIdentities(), ignored)) {
+    const StatusOr<Principal> owner = OwnerOf(entry.path().string());
+    if (owner.ok() && owner->role == Role::kWorker) out.push_back(entry.path());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// The identity that a token got this worker once; "": there is none. Without a name or a host's identity, the only one
+// that there is.
+std::string KeptIdentity(const WorkerCommandOptions& options) {
+  const std::vector<std::filesystem::path> kept = KeptIdentities();
+  if (kept.empty()) return "";
+  const std::string name = options.name.empty() ? HostName() : options.name;
+  const auto own = std::find(kept.begin(), kept.end(), DefaultIdentities() / name);
+  if (own != kept.end()) return own->string();
+  if (!options.name.empty()) return "";
+  if (kept.size() == 1) return kept[0].string();
+  std::string names;
+  for (const auto& folder : kept) names += (names.empty() ? "" : ", ") + folder.filename().string();
+  if (!options.quiet) {
+    fmt::print(stderr, "{}: there are the identities of {}; --name says which one this worker uses\n",
+               DefaultIdentities().string(), names);
+  }
+  return "";
 }
 
 // A coordinator that stands by issues no identities, so each is asked in turn.
@@ -66,10 +116,18 @@ StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses,
 
 // A worker's identity; if its folder has none, a token gets it one. null: it has none, or was stopped meanwhile.
 StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
-  if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
+  if (options.token.empty()) {
+    std::string folder = options.identity;
+    // --insecure names a cluster without TLS.
+    if (folder.empty() && options.insecure.empty()) folder = KeptIdentity(options);
+    if (options.identity.empty() && !folder.empty() && !options.quiet) {
+      fmt::print(stderr, "{}: the identity that a token got is used; --insecure joins without TLS\n", folder);
+    }
+    return OpenIdentity(folder, Role::kWorker, "");
+  }
   const std::string name = options.name.empty() ? HostName() : options.name;
   if (const Status fits = CheckPrincipalName(name); !fits.ok()) return AsUsage(Annotate(fits, "--name"));
-  const std::string folder = options.identity.empty() ? DefaultIdentity(name) : options.identity;
+  const std::string folder = options.identity.empty() ? (DefaultIdentities() / name).string() : options.identity;
   std::error_code ignored;
   if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
   GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
@@ -77,6 +135,7 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   GYRE_RETURN_IF_ERROR(CheckWritable(folder));
   GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
+  if (join->empty()) return std::shared_ptr<IdentityFolder>();
   GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ParseAddresses(*join));
   bool told = false;
   while (!InterruptGuard::Interrupted()) {

@@ -20,13 +20,19 @@ class AnswerReader {
   void Take(std::string_view bytes) {
     if (!status_.ok()) return;
     if (!streams_ && whole_.size() < kLongestWhole) whole_ += bytes;
-    const Status fed = events_.Feed(bytes, [this](std::string_view, std::string_view data) { OnEvent(data); });
+    const Status fed =
+        events_.Feed(bytes, [this](std::string_view name, std::string_view data) { OnEvent(name, data); });
     if (status_.ok()) status_ = fed;
   }
   StatusOr<ApiEnd> Finish() {
-    events_.Finish([this](std::string_view, std::string_view data) { OnEvent(data); });
-    if (!streams_ && status_.ok()) OnEvent(whole_);
+    events_.Finish([this](std::string_view name, std::string_view data) { OnEvent(name, data); });
+    const bool streamed = streams_;
+    if (!streams_ && status_.ok()) OnEvent("", whole_);
     GYRE_RETURN_IF_ERROR(status_);
+    // Half an answer must not pass for a whole one.
+    if (streamed && !done_ && end_.finish_reason.empty()) {
+      return DataLoss("the server's answer is cut off: its stream ended without a finish_reason and without [DONE]");
+    }
     end_.total = Clock::now() - start_;
     return end_;
   }
@@ -36,12 +42,13 @@ class AnswerReader {
  private:
   static constexpr size_t kLongestWhole = size_t{16} << 20;
 
-  void OnEvent(std::string_view data) {
+  void OnEvent(std::string_view name, std::string_view data) {
     if (!status_.ok()) return;
     streams_ = true;
     whole_.clear();
+    done_ |= data == "[DONE]";
     if (data == "[DONE]") return;
-    const StatusOr<ApiChunk> chunk = ParseApiChunk(data);
+    const StatusOr<ApiChunk> chunk = ParseApiChunk(data, name);
     if (!chunk.ok()) {
       status_ = chunk.status();
       return;
@@ -58,6 +65,7 @@ class AnswerReader {
   SseParser events_;
   std::string whole_;
   bool streams_ = false;
+  bool done_ = false;  // [DONE] came
   ApiEnd end_;
   Status status_;
 };

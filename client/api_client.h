@@ -9,8 +9,8 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "boost/json/object.hpp"
-#include "client/http_client.h"
 #include "client/openai.h"
+#include "http_client/http_client.h"
 
 namespace gyre {
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "client/json_fields.h"
 #include "client/openai.h"
+#include "http_client/error_text.h"
+#include "http_client/json_fields.h"
+#include "proto/status_json.h"
 
 namespace gyre {
 namespace {
@@ -24,32 +26,6 @@ StatusOr<json::value> Body(const HttpClient& client, const HttpResponse& r) {
     return DataLoss("{}/cluster: expected the JSON of a cluster's state", FormatUrl(client.url()));
   }
   return v;
-}
-
-void Read(const json::value& m, v1::MemberStatus* out) {
-  out->set_name(TextOf(m, "name"));
-  out->set_local(IsTrue(m, "local"));
-  out->set_address(TextOf(m, "address"));
-  out->set_host(TextOf(m, "host"));
-  out->set_isa(TextOf(m, "isa"));
-  out->set_threads(static_cast<uint32_t>(CountOf(m, "threads")));
-  out->set_memory_bytes(CountOf(m, "memory_bytes"));
-  out->set_weight_bytes(CountOf(m, "weight_bytes"));
-  out->set_kv_bytes(CountOf(m, "kv_bytes"));
-  out->set_busy(NumberOf(m, "busy", 0));
-  out->set_steps(CountOf(m, "steps"));
-  if (const json::value* layers = FieldOf(m, "layers"); layers != nullptr && layers->is_object()) {
-    const double first = NumberOf(*layers, "first", -1), last = NumberOf(*layers, "last", -1);
-    if (first >= 0 && last >= first && last < 1e6) {
-      out->mutable_layers()->set_begin(static_cast<int32_t>(first));
-      out->mutable_layers()->set_end(static_cast<int32_t>(last) + 1);
-    }
-  }
-  if (const json::value* sent = FieldOf(m, "sent")) {
-    out->set_rows_sent(CountOf(*sent, "rows"));
-    out->set_row_bytes_sent(CountOf(*sent, "bytes"));
-    out->set_transport(TextOf(*sent, "transport"));
-  }
 }
 
 void ReadEngine(const json::value& e, v1::StatusReply* out) {
@@ -80,6 +56,12 @@ StatusOr<ServerCluster> FetchCluster(HttpClient* client, const std::function<boo
   ServerCluster out;
   v1::StatusReply& s = out.status;
   s.set_version(TextOf(v, "version"));
+  if (const json::value* flags = FieldOf(v, "flags"); flags != nullptr && flags->is_object()) {
+    for (const auto& [name, value] : flags->get_object()) {
+      out.flags.emplace_back(Printable(std::string(name)),
+                             Printable(value.is_string() ? std::string(value.get_string()) : ""));
+    }
+  }
   s.set_state(TextOf(v, "state"));
   if (const json::value* plan = FieldOf(v, "plan")) {
     s.mutable_epoch()->set_number(CountOf(*plan, "number"));
@@ -96,7 +78,7 @@ StatusOr<ServerCluster> FetchCluster(HttpClient* client, const std::function<boo
     out.model_json = json::serialize(*model);
   }
   if (const json::value* members = FieldOf(v, "members"); members != nullptr && members->is_array()) {
-    for (const json::value& m : members->get_array()) Read(m, s.add_members());
+    for (const json::value& m : members->get_array()) *s.add_members() = ReadMember(m);
   }
   if (const json::value* engine = FieldOf(v, "engine")) ReadEngine(*engine, &s);
   if (const json::value* plans = FieldOf(v, "plans")) {

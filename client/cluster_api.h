@@ -3,17 +3,20 @@
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
-#include "client/http_client.h"
 #include "gyre/v1/admin.pb.h"
+#include "http_client/http_client.h"
 
 namespace gyre {
 
 struct ServerCluster {
   v1::StatusReply status;
   int vocab = 0;
-  std::string model_json;  // how the server describes its model, a JSON object
+  std::string model_json;                                  // how the server describes its model, a JSON object
+  std::vector<std::pair<std::string, std::string>> flags;  // of its engine, that it was started with
 };
 
 // GET BASE/cluster. kUnimplemented: the server is not Gyre; kDataLoss: the body is not a cluster's state; other

@@ -21,6 +21,7 @@ struct Flight {
   const size_t index;
   SseParser events;
   HttpResponse refusal;  // where the code is not 200
+  bool ended = false;    // the stream said so
   HttpId id = 0;
 };
 
@@ -123,21 +124,23 @@ class Runner {
     }
     LoadRecord& record = run_.records[flight->index];
     const double now = Now();
-    const Status status =
-        flight->events.Feed(bytes, [&](std::string_view, std::string_view data) { Take(data, now, &record); });
+    const Status status = flight->events.Feed(
+        bytes, [&](std::string_view name, std::string_view data) { Take(flight, name, data, now, &record); });
     if (!status.ok()) {
       record.status = status;
       client_.Cancel(flight->id);
     }
   }
 
-  void Take(std::string_view data, double now, LoadRecord* record) {
+  void Take(Flight* flight, std::string_view name, std::string_view data, double now, LoadRecord* record) {
+    flight->ended |= data == "[DONE]";
     if (data == "[DONE]" || !record->status.ok()) return;
-    const StatusOr<ApiChunk> chunk = ParseApiChunk(data);
+    const StatusOr<ApiChunk> chunk = ParseApiChunk(data, name);
     if (!chunk.ok()) {
       record->status = chunk.status();
       return;
     }
+    flight->ended |= !chunk->finish_reason.empty();
     if (chunk->usage) {
       record->prompt_tokens = chunk->usage->prompt_tokens;
       record->generated_tokens = chunk->usage->completion_tokens;
@@ -162,12 +165,14 @@ class Runner {
     LoadRecord& record = run_.records[flight->index];
     record.ended = Now();
     if (status.ok() && flight->refusal.code == 200) {
-      flight->events.Finish([&](std::string_view, std::string_view data) { Take(data, record.ended, &record); });
+      flight->events.Finish(
+          [&](std::string_view name, std::string_view data) { Take(flight.get(), name, data, record.ended, &record); });
     }
     if (record.status.ok()) {
       record.status = !status.ok() || flight->refusal.code == 200 ? status : ApiError(client_.url(), flight->refusal);
     }
     if (record.status.ok() && record.tokens_at.empty()) record.status = DataLoss("the answer has no token");
+    if (record.status.ok() && !flight->ended) record.status = DataLoss("the answer is cut off");
     running_.erase(std::find(running_.begin(), running_.end(), flight));
     ++ended_;
     led_ = true;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "client/http_client.h"
 #include "client/load_plan.h"
 #include "client/load_stats.h"
+#include "http_client/http_client.h"
 
 namespace gyre {
 

@@ -86,7 +86,10 @@ LoadSummary Summarize(const std::vector<LoadRecord>& records, double bound, size
   out.latency = SpreadOf(latency);
   out.queue = SpreadOf(queue);
   out.followers_to_first_token = SpreadOf(followers);
-  out.starvation = FindStarvation(records, bound, min_others);
+  for (const Starvation& gap : FindStarvation(records, 0, min_others)) {
+    out.longest_wait = std::max(out.longest_wait, gap.to - gap.from);
+    if (gap.to - gap.from > bound) out.starvation.push_back(gap);
+  }
   return out;
 }
 

@@ -56,6 +56,7 @@ struct LoadSummary {
   double first_to_first_token = 0;                        // the first request's
   Spread followers_to_first_token;                        // all but the first
   std::vector<Starvation> starvation;
+  double longest_wait = 0;  // seconds of a request without a token, while others got at least `min_others`
 };
 // Requests that failed count in `failed` only.
 LoadSummary Summarize(const std::vector<LoadRecord>& records, double starvation_bound, size_t min_others);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "client/error_text.h"
-#include "client/json_fields.h"
+#include "http_client/error_text.h"
+#include "http_client/json_fields.h"
 
 namespace gyre {
 namespace {
@@ -30,20 +30,48 @@ absl::StatusCode CodeOf(int http) {
   }
 }
 
+// The error that a server sent in the place of an answer's next part.
+Status EndedBy(const json::value& v, std::string_view data) {
+  std::string text = ErrorText(v);
+  if (text.empty() && v.is_string()) text = std::string(v.get_string());
+  if (text.empty() && !v.is_object()) text = data;
+  text = Printable(text);
+  const json::value* inner = FieldOf(v, "error");
+  const double code = NumberOf(inner != nullptr && inner->is_object() ? *inner : v, "code", 500);
+  return MakeStatus(CodeOf(code > 0 && code < 1000 ? static_cast<int>(code) : 500), "the server ended its answer: {}",
+                    text.empty() ? "it gave no reason" : text);
+}
+
+// A content that is a text, or parts of one.
+void TakeContent(const json::value& message, ApiChunk* out) {
+  const json::value* content = FieldOf(message, "content");
+  if (content == nullptr) return;
+  if (!content->is_array()) {
+    out->text = TextOf(message, "content");
+    return;
+  }
+  for (const json::value& part : content->get_array()) {
+    if (part.is_string()) out->text += std::string_view(part.get_string());
+    out->text += TextOf(part, "text");
+    // Thoughts are a text, or parts again.
+    out->reasoning += TextOf(part, "thinking");
+    const json::value* thoughts = FieldOf(part, "thinking");
+    if (thoughts == nullptr || !thoughts->is_array()) continue;
+    for (const json::value& thought : thoughts->get_array()) out->reasoning += TextOf(thought, "text");
+  }
+}
+
 }  // namespace
 
-StatusOr<ApiChunk> ParseApiChunk(std::string_view data) {
+StatusOr<ApiChunk> ParseApiChunk(std::string_view data, std::string_view event) {
   json::error_code error;
   const json::value v = json::parse(json::string_view(data.data(), data.size()), error);
+  const bool says_error = event == "error" || TextOf(v, "object") == "error" || TextOf(v, "type") == "error";
+  if (says_error && (error || FieldOf(v, "error") == nullptr)) return EndedBy(v, data);
   if (error || !v.is_object()) {
     return DataLoss("the server sent '{}', expected a JSON object", Printable(std::string(data.substr(0, 100))));
   }
-  if (FieldOf(v, "error") != nullptr) {
-    const std::string text = Printable(ErrorText(v));
-    const double code = NumberOf(v.get_object().at("error"), "code", 500);
-    return MakeStatus(CodeOf(code > 0 && code < 1000 ? static_cast<int>(code) : 500), "the server ended its answer: {}",
-                      text.empty() ? "it gave no reason" : text);
-  }
+  if (FieldOf(v, "error") != nullptr) return EndedBy(v, data);
   ApiChunk out;
   const json::value* choices = FieldOf(v, "choices");
   if (choices != nullptr && choices->is_array() && !choices->get_array().empty()) {
@@ -53,8 +81,8 @@ StatusOr<ApiChunk> ParseApiChunk(std::string_view data) {
     const json::value* part = FieldOf(choice, "delta");
     if (part == nullptr) part = FieldOf(choice, "message");
     if (part != nullptr) {
-      out.text = TextOf(*part, "content");
-      out.reasoning = TextOf(*part, "reasoning_content");
+      TakeContent(*part, &out);
+      if (out.reasoning.empty()) out.reasoning = TextOf(*part, "reasoning_content");
       if (out.reasoning.empty()) out.reasoning = TextOf(*part, "reasoning");
     } else {
       out.text = TextOf(choice, "text");

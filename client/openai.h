@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "client/http_client.h"
+#include "http_client/http_client.h"
 
 namespace gyre {
 
@@ -35,8 +35,8 @@ struct ApiChunk {
 };
 
 // Parses the data of one event of /v1/completions or /v1/chat/completions other than "[DONE]". kDataLoss: it is
-// neither. An error in it becomes the status.
-StatusOr<ApiChunk> ParseApiChunk(std::string_view data);
+// neither. An error in it becomes the status; an event of the name "error" is one, whatever its form.
+StatusOr<ApiChunk> ParseApiChunk(std::string_view data, std::string_view event = "");
 
 // The error of an answer whose code is not 200, in the server's own words. 400, 405, 413, 415, 422: kInvalidArgument;
 // 401, 403: kPermissionDenied; 404: kNotFound; 429: kResourceExhausted; others: kUnavailable.

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "client/remote_call.h"
-#include "coordinator/request_codec.h"
+#include "coordinator/engine/request_codec.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/coordinators.h"
@@ -24,20 +24,6 @@ Duration Micros(int64_t us) { return std::chrono::microseconds(us); }
 std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) {
   std::vector<TokenLogprob> out;
   for (const v1::TokenLogprob& t : top) out.push_back({t.id(), t.logprob()});
-  return out;
-}
-
-AnswerFormat ReadFormat(const v1::AnswerFormat& format) {
-  AnswerFormat out{.channels = format.channels(),
-                   .open = format.open(),
-                   .close = format.close(),
-                   .call_open = format.call_open(),
-                   .call_close = format.call_close(),
-                   .begins = {},
-                   .controls = {}};
-  if (format.begins() == v1::AnswerFormat::IN_REASONING) out.begins = AnswerFormat::Begins::kInReasoning;
-  if (format.begins() == v1::AnswerFormat::IN_CONTENT) out.begins = AnswerFormat::Begins::kInContent;
-  for (const auto& control : format.controls()) out.controls.push_back({control.id(), control.text()});
   return out;
 }
 
@@ -59,6 +45,7 @@ class RemoteTarget : public Target {
               .kv_type = reply.kv_type(),
               .context = reply.context(),
               .context_shift = reply.context_shift(),
+              .rounds_prompts = reply.rounds_prompts(),
               .vocab = reply.vocab(),
               .tokenizer_note = reply.tokenizer_note(),
               .add_bos = reply.add_bos(),
@@ -87,7 +74,7 @@ class RemoteTarget : public Target {
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
                       .format = reply.format(),
-                      .answer = ReadFormat(reply.answer())};
+                      .answer = DecodeFormat(reply.answer())};
   }
 
   Status Run(Request request, const std::function<void(const Event&)>& on_event,

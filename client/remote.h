@@ -34,6 +34,8 @@ StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);
 StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster);
 // dry_run: the reply says what the resize would do; or the error, why it is refused.
 StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run = false);
+// Another size of the KV cache.
+StatusOr<v1::ChangeReply> AskKvTokens(const ClusterAddress& cluster, uint64_t tokens, bool dry_run = false);
 // Resizes to the plan that the coordinator proposes.
 StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run = false);

@@ -51,6 +51,13 @@ StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::st
   return AskChange(cluster, request, &v1::Admin::Stub::Resize);
 }
 
+StatusOr<v1::ChangeReply> AskKvTokens(const ClusterAddress& cluster, uint64_t tokens, bool dry_run) {
+  v1::ResizeRequest request;
+  request.set_kv_tokens(tokens);
+  request.set_dry_run(dry_run);
+  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
+}
+
 StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run) {
   v1::ResizeRequest request;
   request.set_proposed(true);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "proto/channel.h"
 
 namespace gyre {
@@ -16,7 +17,7 @@ using std::chrono::milliseconds;
 class Canceller {
  public:
   Canceller(grpc::ClientContext* context, const std::function<bool()>& interrupted)
-      : thread_([this, context, &interrupted] { Watch(context, interrupted); }) {}
+      : thread_(MakeThread("canceller", [this, context, &interrupted] { Watch(context, interrupted); })) {}
   ~Canceller() {
     {
       MutexLock lock(&mutex_);

@@ -42,7 +42,9 @@ void SseParser::TakeLine(const OnEvent& on_event) {
     std::string_view value = colon == std::string_view::npos ? std::string_view() : line.substr(colon + 1);
     if (!value.empty() && value[0] == ' ') value.remove_prefix(1);
     if (field == "event") name_ = value;
-    if (field == "data") {
+    // Some servers write an error so, although it is no field of an event.
+    if (field == "error") name_ = field;
+    if (field == "data" || field == "error") {
       if (has_data_) data_ += '\n';
       data_ += value;
       has_data_ = true;

@@ -11,7 +11,7 @@
 namespace gyre {
 
 // Takes bytes as they come, in pieces of any size. Lines end with LF, CR or CRLF; comments are left out, and an
-// event's data lines are joined by LF. Not thread-safe.
+// event's data lines are joined by LF. A line "error: X" counts as the data X of an event "error". Not thread-safe.
 class SseParser {
  public:
   // name: of the event, "" = none was given. data: never empty.

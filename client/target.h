@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "boost/json/array.hpp"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 #include "model/chat_template.h"
 #include "model/tokenizer.h"
 
@@ -22,7 +22,8 @@ class StatusReply;
 struct TargetFacts {
   std::string model, architecture, kv_type;
   uint32_t context = 0;
-  bool context_shift = false;  // a full context doesn't end a text
+  bool context_shift = false;   // a full context doesn't end a text
+  bool rounds_prompts = false;  // rows of prompts have rounded activations (docs/bits.md)
   int vocab = 0;
   std::string tokenizer_note;  // why there is none; "" where there is
   bool add_bos = false;

@@ -1,10 +1,12 @@
-# gyre_embed_assets(OUT FOLDER): writes OUT, a C++ file with every file in FOLDER as bytes, as they are and compressed, and
-# the table PageAssets() of them (coordinator/http/page_assets.h). Called as a script (cmake -P) it does the writing.
+# gyre_embed_assets(OUT FOLDER [FILE]): writes OUT, a C++ file with every file in FOLDER, and FILE, as bytes, as they are and
+# compressed, and the table PageAssets() of them (coordinator/http/page_assets.h). Called as a script (cmake -P) it does
+# the writing.
 function(gyre_embed_assets out folder)
   file(GLOB assets CONFIGURE_DEPENDS ${folder}/*)
+  list(APPEND assets ${ARGN})
   add_custom_command(
     OUTPUT ${out}
-    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DFOLDER=${folder} -P ${CMAKE_CURRENT_FUNCTION_LIST_FILE}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DFOLDER=${folder} -DFILE=${ARGN} -P ${CMAKE_CURRENT_FUNCTION_LIST_FILE}
     DEPENDS ${assets} ${CMAKE_CURRENT_FUNCTION_LIST_FILE}
     COMMENT "Embedding the web page" VERBATIM)
 endfunction()
@@ -26,11 +28,13 @@ set(type_js "text/javascript; charset=utf-8")
 set(type_css "text/css; charset=utf-8")
 set(type_txt "text/plain; charset=utf-8")
 set(type_svg "image/svg+xml")
+set(type_json "application/json")
 
 set(arrays "")
 set(rows "")
 set(number 0)
 file(GLOB assets ${FOLDER}/*)
+list(APPEND assets ${FILE})
 list(SORT assets)
 foreach(asset ${assets})
   get_filename_component(name ${asset} NAME)

@@ -15,6 +15,7 @@
 
 #include "base/describe_bytes.h"
 #include "base/files.h"
+#include "base/unix_time.h"
 #include "hub/download.h"
 
 namespace gyre {
@@ -23,10 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kLongestManifest = uint64_t{64} << 20;
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // The time of the last change in seconds since 1970; `missing` if there is no such file.
 int64_t ChangedAt(const std::string& path, int64_t missing) {
@@ -157,7 +154,7 @@ StatusOr<CachedModel> Cache::Begin(CachedModel model) {
     f.size = known->size;
   }
   model.complete = false;
-  model.pulled = Now();
+  model.pulled = UnixSeconds();
   if (const std::optional<CachedModel> before = Read(model.id); before && before->complete) model.complete = true;
   GYRE_RETURN_IF_ERROR(Write(model));
   const std::string used = Folder(model) + "/used";

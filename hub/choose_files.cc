@@ -160,9 +160,10 @@ StatusOr<const GgufModel*> ChooseGguf(const std::vector<GgufModel>& models, cons
 }
 
 // The files beside the weights that model/hf reads from a folder; the first one is required.
-constexpr std::string_view kFolderFiles[] = {"config.json",         "generation_config.json",
-                                             "tokenizer.json",      "tokenizer_config.json",
-                                             "chat_template.jinja", "special_tokens_map.json"};
+constexpr std::string_view kFolderFiles[] = {
+    "config.json",           "generation_config.json",  "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja",   "chat_template.json",      "additional_chat_templates/tool_use.jinja"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSafetensors = ".safetensors";
 
@@ -196,7 +197,8 @@ StatusOr<FileChoice> ChooseSafetensors(const RepoListing& listing, const ModelRe
   for (const RepoFile& f : listing.files) {
     anywhere |= HasEnding(f.path, kSafetensors);
     pickles |= HasEnding(f.path, ".bin") || HasEnding(f.path, ".pt") || HasEnding(f.path, ".pth");
-    if (f.path.find('/') != f.path.npos || !IsPrintable(f.path)) continue;
+    const bool read = std::find(std::begin(kFolderFiles), std::end(kFolderFiles), f.path) != std::end(kFolderFiles);
+    if ((f.path.find('/') != f.path.npos && !read) || !IsPrintable(f.path)) continue;
     adapter |= f.path == "adapter_config.json";
     top.emplace(f.path, &f);
   }

@@ -56,7 +56,10 @@ class Session {
     StatusOr<std::unique_ptr<PartialFile>> file = PartialFile::Open(request_.path, options_.save_every);
     GYRE_RETURN_IF_ERROR(file.status());
     file_ = *std::move(file);
-    GYRE_RETURN_IF_ERROR(Transfer());
+    if (const Status transferred = Transfer(); !transferred.ok()) {
+      if (begun_) file_->Advance(policy_.done()).IgnoreError();  // the next run goes on with all that came
+      return transferred;
+    }
     const StatusOr<DownloadResult> result = Check();
     if (absl::IsDataLoss(result.status())) file_->Discard();
     if (result.ok()) GYRE_RETURN_IF_ERROR(file_->Commit());

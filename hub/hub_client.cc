@@ -4,8 +4,8 @@
 #include <boost/json.hpp>
 #include <set>
 
-#include "client/error_text.h"
-#include "client/json_fields.h"
+#include "http_client/error_text.h"
+#include "http_client/json_fields.h"
 #include "hub/range_answer.h"
 
 namespace gyre {

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "boost/json/fwd.hpp"
-#include "client/http_fetcher.h"
+#include "http_client/http_fetcher.h"
 
 namespace gyre {
 

@@ -18,6 +18,7 @@
 #include "base/crc32c.h"
 #include "base/files.h"
 #include "base/sha256.h"
+#include "base/thread.h"
 #include "hub/download.h"
 
 namespace gyre {
@@ -195,7 +196,7 @@ StatusOr<ByteRanges> PartialFile::Begin(std::optional<uint64_t> size, const std:
     const MutexLock lock(&mutex_);
     done_ = kept;
   }
-  thread_ = std::thread([this] { Run(); });
+  GYRE_ASSIGN_OR_RETURN(thread_, StartThread("partial file", [this] { Run(); }));
   return kept;
 }
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "client/http_client.h"
+#include "http_client/http_client.h"
 #include "hub/download_policy.h"
 
 namespace gyre {

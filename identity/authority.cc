@@ -17,6 +17,8 @@
 #include <set>
 
 #include "base/files.h"
+#include "base/log.h"
+#include "base/unix_time.h"
 
 namespace gyre {
 namespace {
@@ -161,10 +163,11 @@ StatusOr<Authority> Authority::Open(const std::string& folder) {
     return InvalidArgument("{}: it names no cluster (O=)", out.In(kAuthorityFile));
   }
   out.cluster_ = cluster;
+  GYRE_RETURN_IF_ERROR(out.RestoreRevoked());
   return out;
 }
 
-StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued() const {
+StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued(std::set<std::string>* all_revoked) const {
   std::vector<Issued> out;
   const StatusOr<std::string> text = ReadSmallFile(In(kIssuedFile));
   if (absl::IsNotFound(text.status()) && !std::filesystem::exists(In(kIssuedFile))) return out;
@@ -198,7 +201,20 @@ StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued() const {
   }
   out.erase(std::remove_if(out.begin(), out.end(), [&](const Issued& i) { return revoked.count(i.serial) > 0; }),
             out.end());
+  if (all_revoked != nullptr) *all_revoked = std::move(revoked);
   return out;
+}
+
+// A list that is gone, or that an older copy of it replaced, must not make what was revoked valid again.
+Status Authority::RestoreRevoked() const {
+  std::error_code ignored;
+  if (std::filesystem::exists(RevokedPath(), ignored)) return absl::OkStatus();
+  std::set<std::string> revoked;
+  // If the list of certificates can't be read, the commands that need it tell the error.
+  if (!ReadIssued(&revoked).ok() || revoked.empty()) return absl::OkStatus();
+  GYRE_ASSIGN_OR_RETURN(const X509CrlPtr crl, MakeRevoked({}));
+  Log(LogLevel::kWarn, "{}: it was gone, and is made again of {}", RevokedPath(), In(kIssuedFile));
+  return ReplaceFile(RevokedPath(), ToPem(crl.get()), 0644);
 }
 
 Status Authority::Note(const std::string& line) const {
@@ -304,9 +320,12 @@ StatusOr<X509CrlPtr> Authority::MakeRevoked(const std::vector<std::string>& more
   X509CrlPtr crl(X509_CRL_new());
   X509_CRL* const c = crl.get();
   // The number is the time, so that lists of two copies of a CA differ, and rises.
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  const auto now_ms = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
+  const auto now_ms = static_cast<uint64_t>(UnixMillis());
   uint64_t number = 0;
+  // Those that the list of certificates knows count too, where the list before lacks them.
+  std::set<std::string> serials;
+  GYRE_RETURN_IF_ERROR(ReadIssued(&serials).status());
+  serials.insert(more.begin(), more.end());
   const StatusOr<std::string> old = RevokedPem();
   if (!old.ok() && std::filesystem::exists(RevokedPath())) return old.status();
   if (old.ok()) {
@@ -319,12 +338,15 @@ StatusOr<X509CrlPtr> Authority::MakeRevoked(const std::vector<std::string>& more
     }
     STACK_OF(X509_REVOKED)* const entries = X509_CRL_get_REVOKED(before.get());
     for (int i = 0; i < sk_X509_REVOKED_num(entries); ++i) {
+      serials.erase(SerialText(X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(entries, i))));
+    }
+    for (int i = 0; i < sk_X509_REVOKED_num(entries); ++i) {
       X509_CRL_add0_revoked(c, X509_REVOKED_dup(sk_X509_REVOKED_value(entries, i)));
     }
   }
   const OpenSslOwner<ASN1_TIME, ASN1_TIME_free> now(X509_gmtime_adj(nullptr, 0)),
       end(X509_gmtime_adj(nullptr, kListDays * 24 * kHour));
-  for (const std::string& serial : more) {
+  for (const std::string& serial : serials) {
     BIGNUM* parsed = nullptr;
     BN_hex2bn(&parsed, serial.c_str());
     const OpenSslOwner<BIGNUM, BN_free> bn(parsed);

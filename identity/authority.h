@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,9 @@ class Authority {
   Authority() = default;
   std::string In(const char* name) const;
   StatusOr<Lock> TakeLock() const;
-  StatusOr<std::vector<Issued>> ReadIssued() const;  // those that are valid
+  // Those that are valid. `revoked` (may be null) gets the serials of all that were revoked.
+  StatusOr<std::vector<Issued>> ReadIssued(std::set<std::string>* revoked = nullptr) const;
+  Status RestoreRevoked() const;
   Status Note(const std::string& line) const;
   Status CheckFree(const CertificateTerms& terms) const;
   StatusOr<X509Ptr> SignLocked(EVP_PKEY* key, const CertificateTerms& terms);

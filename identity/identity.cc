@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/counted.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "identity/tls_context.h"
@@ -61,6 +62,14 @@ StatusOr<Principal> PrincipalOf(X509* certificate) {
   const StatusOr<Principal> out = ParsePrincipal(
       {reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)), static_cast<size_t>(ASN1_STRING_length(uri))});
   return out.ok() ? out : wrong;
+}
+
+StatusOr<Principal> OwnerOf(const std::string& folder) {
+  GYRE_ASSIGN_OR_RETURN(const std::string pem, ReadSmallFile(PathIn(folder, kIdentityFile)));
+  const size_t certificate = pem.find("-----BEGIN CERTIFICATE-----");
+  if (certificate == std::string::npos) return InvalidArgument("{} has no certificate", folder);
+  GYRE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ReadCertificates(std::string_view(pem).substr(certificate)));
+  return PrincipalOf(chain[0].get());
 }
 
 StatusOr<std::shared_ptr<const Identity>> Identity::Make(const Files& files, const std::string& where) {
@@ -173,6 +182,7 @@ StatusOr<std::vector<std::string>> IdentityFolder::ReadLists() const {
     if (path.empty()) continue;
     StatusOr<std::string> list = ReadSmallFile(path);
     if (list.ok()) {
+      if (const auto crls = ReadCrls(*list); !crls.ok()) return Annotate(crls.status(), path);
       out.push_back(*std::move(list));
     } else if (!absl::IsNotFound(list.status()) || std::filesystem::exists(path)) {
       return list.status();  // a list that is there and can't be read must not be taken for none
@@ -194,11 +204,7 @@ StatusOr<std::shared_ptr<IdentityFolder>> IdentityFolder::Open(const std::string
   out->stamp_ = out->Stamp();
   GYRE_ASSIGN_OR_RETURN(const Identity::Files files, out->Read());
   GYRE_ASSIGN_OR_RETURN(auto identity, Identity::Make(files, folder));
-  struct stat s {};
-  const std::string path = PathIn(folder, kIdentityFile);
-  if (::stat(path.c_str(), &s) == 0 && (s.st_mode & 077) != 0) {
-    Log(LogLevel::kWarn, "{}: others than its owner may read or write the private key; chmod 600 it", path);
-  }
+  GYRE_RETURN_IF_ERROR(CheckPrivate(PathIn(folder, kIdentityFile), "the private key"));
   out->WarnOfEnd(*identity);
   MutexLock lock(&out->mutex_);
   out->current_ = std::move(identity);
@@ -256,7 +262,8 @@ void IdentityFolder::WarnOfEnd(const Identity& identity) {
   if (left > (identity.ends() - identity.begins()) / 3 || Clock::now() < next_warning_) return;
   next_warning_ = After(std::chrono::hours(24));
   Log(LogLevel::kWarn, "{}: the certificate of {} {}", folder_, Describe(identity.self()),
-      left > 0 ? fmt::format("ends in {} days", left / kDay) : "has ended: no new connection is possible");
+      left > 0 ? fmt::format("ends in {}", Counted(static_cast<uint64_t>(left / kDay), "day"))
+               : "has ended: no new connection is possible");
 }
 
 }  // namespace gyre

@@ -30,6 +30,10 @@ enum class TlsSide : uint8_t { kClient, kServer };
 // of ours.
 StatusOr<Principal> PrincipalOf(X509* certificate);
 
+// The owner that an identity's folder is for, without a check of the rest. kNotFound: there is no identity in it.
+// kInvalidArgument: it is damaged.
+StatusOr<Principal> OwnerOf(const std::string& folder);
+
 // Immutable, so any thread may use it.
 class Identity {
  public:

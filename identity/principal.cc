@@ -29,9 +29,8 @@ Status CheckPrincipalName(std::string_view name) {
   const bool fits =
       begins && !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), IsNameCharacter);
   if (!fits) {
-    return InvalidArgument(
-        "a name in a certificate has 1 to {} letters, digits, '.', '_' or '-' and begins with a letter or digit",
-        kLongestName);
+    return InvalidArgument("a name has 1 to {} letters, digits, '.', '_' or '-' and begins with a letter or digit",
+                           kLongestName);
   }
   if (name == kLocalName || name == kCoordinatorName) {
     return InvalidArgument("the name '{}' is the coordinator's own", std::string(name));

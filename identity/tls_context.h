@@ -12,6 +12,10 @@ namespace gyre {
 inline constexpr char kRingProtocol[] = "gyre-ring/1";
 inline constexpr char kJoinProtocol[] = "gyre-join/1";
 
+// Why a peer is refused whose CA is not that of this side.
+inline constexpr char kOfAnotherCa[] =
+    "its certificate is by another CA than that of this side's --identity or --token";
+
 // TLS 1.3, AES-128-GCM first, no tickets, no resumption. It trusts nobody yet. kInternal.
 StatusOr<SslContextPtr> MakeTlsContext(TlsSide side, const char* protocol);
 // A client's context that trusts the one CA with this SHA-256, which the server sends with its own certificate. The

@@ -1,5 +1,5 @@
-// The points that indices of the IQ types stand for: constants of the format (from ggml, by I. Kawrakow), packed. A
-// word holds the coordinates of one point, the first one in the lowest bits.
+// The points that indices of the IQ types stand for: constants of the format (from ggml, by I. Kawrakow, under the
+// license in codebooks.cc), packed. A word holds the coordinates of one point, the first one in the lowest bits.
 #pragma once
 
 #include <cstdint>

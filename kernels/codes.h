@@ -9,7 +9,8 @@
 
 namespace gyre {
 
-// The values of the 16 codes of IQ4_NL and IQ4_XS, and twice those of MXFP4 (OCP Microscaling Formats 1.0).
+// The values of the 16 codes of IQ4_NL and IQ4_XS (from ggml, under the license in codebooks.cc), and twice those of
+// MXFP4 (OCP Microscaling Formats 1.0).
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t kFp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/isa/x86_support.h"
+#include "kernels/cpu/team.h"
 #include "kernels/ref/ref_backend.h"
 
 namespace gyre {
@@ -57,7 +58,11 @@ bool CpuHas(Isa isa) {
   return isa == Isa::kRef;
 }
 
+bool emulation_allowed = false;
+
 }  // namespace
+
+void AllowEmulation() { emulation_allowed = true; }
 
 const char* IsaName(Isa isa) {
   static constexpr const char* kNames[] = {"ref",     "avx2", "avx512",       "avx512vnni", "neon",
@@ -73,20 +78,28 @@ std::string IsaMissing(Isa isa) {
   return std::string("this CPU has no ") + IsaName(isa);
 }
 
-std::span<const Isa> BuiltIsas() {
+std::span<const Isa> NamedIsas() {
+  // The emulated level is the last one.
 #if defined(__x86_64__)
-  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAmx};
+  static constexpr Isa kNamed[] = {Isa::kRef,        Isa::kAvx2, Isa::kAvxVnni,    Isa::kAvx512,
+                                   Isa::kAvx512Vnni, Isa::kAmx,  Isa::kAmxEmulated};
 #elif defined(__aarch64__)
-  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kNeon, Isa::kNeonDot};
+  static constexpr Isa kNamed[] = {Isa::kRef, Isa::kNeon, Isa::kNeonDot, Isa::kAmxEmulated};
 #else
-  static constexpr Isa kBuilt[] = {Isa::kRef};
+  static constexpr Isa kNamed[] = {Isa::kRef, Isa::kAmxEmulated};
 #endif
-  return kBuilt;
+  return std::span(kNamed).first(std::size(kNamed) - (emulation_allowed ? 0 : 1));
+}
+
+std::span<const Isa> BuiltIsas() {
+  const std::span<const Isa> named = NamedIsas();
+  return named.first(named.size() - (emulation_allowed ? 1 : 0));
 }
 
 Isa DetectIsa() {
   const char* cap = std::getenv("GYRE_ISA");
-  if (cap != nullptr && std::strcmp(cap, IsaName(Isa::kAmxEmulated)) == 0 && CpuHas(Isa::kAmxEmulated))
+  if (emulation_allowed && cap != nullptr && std::strcmp(cap, IsaName(Isa::kAmxEmulated)) == 0 &&
+      CpuHas(Isa::kAmxEmulated))
     return Isa::kAmxEmulated;
   Isa best = Isa::kRef;
   for (Isa isa : BuiltIsas()) {
@@ -109,6 +122,7 @@ std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus
 }
 
 void EndTeamThreads() {
+  cpu::ThreadsOfCaller() = {};
   // LLVM's OpenMP runtime would stop the threads of all callers, not only of this one.
 #ifndef __clang__
   omp_pause_resource_all(omp_pause_soft);

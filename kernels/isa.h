@@ -7,8 +7,8 @@
 
 namespace gyre {
 
-// kAmxEmulated computes the same as kAmx on any processor with AVX-512, slowly: it is for tests and is never chosen
-// automatically.
+// kAmxEmulated computes the same as kAmx on any processor with AVX-512, slowly. It is for tests: it is never chosen
+// automatically, and has no name in a program that does not call AllowEmulation.
 enum class Isa : uint8_t {
   kRef = 0,
   kAvx2 = 1,
@@ -27,6 +27,10 @@ constexpr bool PrefillMatchesDecode(Isa isa) { return isa != Isa::kAmx && isa !=
 std::span<const Isa> BuiltIsas();
 // The best built level that this CPU supports. The environment variable GYRE_ISA (a name) limits it.
 Isa DetectIsa();
+// From here on GYRE_ISA and --isa may name kAmxEmulated. Call it before other threads start.
+void AllowEmulation();
+// The levels that have a name here: those of this build, and with AllowEmulation the emulated one.
+std::span<const Isa> NamedIsas();
 // "" if this CPU can run `isa`, otherwise the reason why it can't.
 std::string IsaMissing(Isa isa);
 

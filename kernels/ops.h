@@ -98,7 +98,7 @@ struct AttentionParams {
   const float* sinks = nullptr;
   // No row has a position from here on: for a backend that shares out work before it can read the rows. 0 = not known.
   uint32_t end = 0;
-  // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
+  // kPrefill uses tiles if the backend has them.
   Arithmetic arithmetic = Arithmetic::kDecode;
 };
 

@@ -1,6 +1,8 @@
 #include "limits/machine_limits.h"
 
 #include <omp.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,29 +12,69 @@
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/counted.h"
+#include "base/describe_bytes.h"
+#include "base/startable_threads.h"
 #include "fmt/core.h"
 #include "kernels/cpu/products/tiles.h"
 #include "kernels/ops.h"
 
 namespace gyre::bench {
 
-std::string DescribeMachine() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line, model = "unknown";
-  while (std::getline(cpuinfo, line)) {
-    if (line.rfind("model name", 0) == 0) {
-      model = line.substr(std::min(line.find(':') + 2, line.size()));
-      break;
-    }
-  }
-  for (char& c : model) {
+namespace {
+
+struct Machine {
+  std::string cpu, system, kernel;
+  uint64_t memory = 0;  // bytes
+};
+
+// Text that stands in JSON as it is.
+std::string Plain(std::string text) {
+  for (char& c : text) {
     if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
   }
-  return fmt::format(R"({{"cpu": "{}", "cores": {}, "isa": "{}", "compiler": "{}"}})", model,
-                     std::thread::hardware_concurrency(), IsaName(DetectIsa()), __VERSION__);
+  return text;
+}
+
+// What follows `key` in the first line of a file that begins with it; "unknown" if there is none.
+std::string ValueIn(const char* file, std::string_view key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind(key, 0) != 0) continue;
+    const size_t begin = line.find_first_not_of(" \t:=\"", key.size());
+    const size_t end = line.find_last_not_of(" \"");
+    if (begin != std::string::npos && end >= begin) return Plain(line.substr(begin, end + 1 - begin));
+  }
+  return "unknown";
+}
+
+Machine ThisMachine() {
+  Machine m{
+      .cpu = ValueIn("/proc/cpuinfo", "model name"), .system = ValueIn("/etc/os-release", "PRETTY_NAME"), .kernel = {}};
+  utsname name{};
+  if (uname(&name) == 0) m.kernel = Plain(fmt::format("{} {}", name.sysname, name.release));
+  m.memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return m;
+}
+
+}  // namespace
+
+std::string DescribeMachine() {
+  const Machine m = ThisMachine();
+  return fmt::format(
+      R"({{"cpu": "{}", "cores": {}, "isa": "{}", "memory_bytes": {}, "system": "{}", "kernel": "{}", "compiler": "{}"}})",
+      m.cpu, std::thread::hardware_concurrency(), IsaName(DetectIsa()), m.memory, m.system, m.kernel, __VERSION__);
+}
+
+std::string MachineText() {
+  const Machine m = ThisMachine();
+  return fmt::format("{}, {} ({}), {} of memory, {}, {}", m.cpu, Counted(std::thread::hardware_concurrency(), "core"),
+                     IsaName(DetectIsa()), DescribeBytes(m.memory), m.system, m.kernel);
 }
 
 namespace {
@@ -83,6 +125,7 @@ uint64_t ReadStreams(const uint64_t* data, size_t words) {
 }  // namespace
 
 double ReadBandwidth(int threads, size_t bytes, int passes) {
+  threads = 1 + static_cast<int>(StartableThreads(static_cast<size_t>(threads - 1)));
   const std::vector<uint64_t> buffer(bytes / sizeof(uint64_t), 1);
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
@@ -174,6 +217,7 @@ double PeakOps(Isa isa, Unit unit, int threads) {
     loop = FloatAvx512;
     products = 10 * 16;
   }
+  threads = 1 + static_cast<int>(StartableThreads(static_cast<size_t>(threads - 1)));
   // There are several passes: the first one starts the threads while those of earlier work may still spin.
   double best = 0;
   for (int pass = 0; pass < 4; ++pass) {

@@ -8,8 +8,12 @@
 
 namespace gyre::bench {
 
-// A JSON object: processor, cores, ISA level, compiler.
+// Describes this machine as the text of a JSON object: processor, cores, instruction set, bytes of memory, system,
+// kernel, and the compiler of this program.
 std::string DescribeMachine();
+// The same for people, without the compiler: "Intel Xeon, 2 cores, avx512, 22.9 GiB of memory, Debian GNU/Linux 12,
+// Linux 6.1.0".
+std::string MachineText();
 
 // Bytes per second that `threads` threads read from memory, several streams each: the best of `passes` passes over a
 // buffer of `bytes` bytes, which must be far larger than the caches. Takes about a second with the defaults.

@@ -1,7 +1,6 @@
 #include "model/answer_format.h"
 
-#include <algorithm>
-#include <initializer_list>
+#include <functional>
 
 namespace gyre {
 namespace {
@@ -12,50 +11,20 @@ constexpr const char* kChannelMarkers[] = {"<|start|>", "<|channel|>", "<|constr
 
 struct KnownReasoning {
   const char *open, *close;
+  bool tokens;  // whether the markers are control tokens in the family's vocabulary
 };
 constexpr KnownReasoning kReasoning[] = {
-    {"<|channel>thought", "<channel|>"},  // Gemma 4
-    {"<think>", "</think>"},  // Qwen 3 and 3.5, DeepSeek, Kimi, GLM, MiniMax, SmolLM3, OLMo 3, Nemotron, Granite 3, ...
-    {"[THINK]", "[/THINK]"},  // Magistral, Ministral 3
-    {"<seed:think>", "</seed:think>"},               // Seed-OSS
-    {"<|START_THINKING|>", "<|END_THINKING|>"},      // Command A
-    {"<|begin_of_thought|>", "<|end_of_thought|>"},  // Sky-T1, OpenThinker
+    {"<|channel>thought", "<channel|>", true},  // Gemma 4
+    // Qwen 3 and 3.5, DeepSeek, Kimi, GLM, MiniMax, SmolLM3, OLMo 3, Nemotron, Granite 3, ...
+    {"<think>", "</think>", false},
+    {"[THINK]", "[/THINK]", true},                          // Magistral, Ministral 3
+    {"<seed:think>", "</seed:think>", false},               // Seed-OSS
+    {"<|START_THINKING|>", "<|END_THINKING|>", true},       // Command A
+    {"<|begin_of_thought|>", "<|end_of_thought|>", false},  // Sky-T1, OpenThinker
 };
 
-// A format is one of these in docs/api.md.
-struct KnownCall {
-  const char *open, *close;  // close "": a call goes to the end of the answer
-  std::initializer_list<const char*> inner;
-};
-const KnownCall kCalls[] = {
-    // DeepSeek V3 and R1
-    {"<｜tool▁calls▁begin｜>",
-     "<｜tool▁calls▁end｜>",
-     {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"}},
-    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", {"｜DSML｜"}},  // DeepSeek V3.2
-    // Kimi K2
-    {"<|tool_calls_section_begin|>",
-     "<|tool_calls_section_end|>",
-     {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}},
-    {"<|tool_call>", "<tool_call|>", {"<|\"|>"}},         // Gemma 4
-    {"<minimax:tool_call>", "</minimax:tool_call>", {}},  // MiniMax M2
-    {"<seed:tool_call>", "</seed:tool_call>", {}},        // Seed-OSS
-    {"<|tool_call_start|>", "<|tool_call_end|>", {}},     // LFM2
-    {"[TOOL_CALLS]", "", {"[ARGS]", "[CALL_ID]"}},        // Mistral
-    {"<TOOLCALL>", "</TOOLCALL>", {}},                    // Nemotron Nano 2
-    {"<function_calls>", "</function_calls>", {}},        // OLMo 3
-    {"<tool_call>",                                       // Qwen 3 and 3.5, Hermes, GLM, SmolLM3, Granite 4, Nemotron 3
-     "</tool_call>",
-     {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}},
-    {"<|tool_call|>", "", {}},   // Granite 3
-    {"<|python_tag|>", "", {}},  // Llama 3.1
-};
-
-void AddControl(const Tokenizer& tokenizer, const char* text, std::vector<AnswerFormat::Control>* controls) {
-  const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = true});
-  if (ids.size() != 1 || tokenizer.type(ids[0]) != TokenType::kControl || tokenizer.Text(ids[0]) != text) return;
-  controls->push_back({ids[0], text});
-}
+// Adds a marker to the control tokens of a format if it is one. `token`: whether it is in the family's vocabulary.
+using AddControl = std::function<void(const char* text, bool token)>;
 
 // At least `bytes` of the prompt's end, or all of it.
 std::string Tail(const Tokenizer& tokenizer, std::span<const TokenId> prompt, size_t bytes) {
@@ -78,42 +47,92 @@ AnswerFormat::Begins ChannelOf(std::string_view tail) {
                                                  : AnswerFormat::Begins::kInContent;
 }
 
-}  // namespace
+void FindReasoning(const KnownReasoning& known, std::string tail, const AddControl& add, AnswerFormat* format) {
+  format->open = known.open;
+  format->close = known.close;
+  tail.resize(tail.find_last_not_of(" \t\r\n") + 1);
+  if (tail.ends_with(format->open)) format->begins = AnswerFormat::Begins::kInReasoning;
+  if (tail.ends_with(format->close)) format->begins = AnswerFormat::Begins::kInContent;
+  // Gemma's channel has a name behind its token.
+  add(format->open.starts_with("<|channel>") ? "<|channel>" : known.open, known.tokens);
+  add(known.close, known.tokens);
+}
 
-AnswerFormat FindAnswerFormat(std::string_view chat_template, const Tokenizer& tokenizer,
-                              std::span<const TokenId> prompt) {
-  const auto written = [&](const char* marker) { return chat_template.find(marker) != std::string_view::npos; };
+void FindCalls(const ToolFormat& tools, const AddControl& add, AnswerFormat* format) {
+  format->tools = &tools;
+  const size_t before = format->controls.size();
+  add(tools.open, tools.tokens);
+  if (tools.close[0] != '\0') add(tools.close, tools.tokens);
+  for (const char* inner : tools.inner) add(inner, tools.tokens);
+  if (format->controls.size() == before) return;  // it is text, and stays in the content as such
+  format->call_open = tools.open;
+  format->call_close = tools.close;
+}
+
+void FindChannels(std::string_view tail, const AddControl& add, AnswerFormat* format) {
+  format->channels = true;
+  for (const char* marker : kChannelMarkers) add(marker, true);
+  format->begins = ChannelOf(tail);
+}
+
+constexpr size_t kTail = 64;  // bytes of a prompt that say where an answer begins
+
+AnswerFormat Find(std::string_view chat_template, std::string_view tail,
+                  const std::function<AddControl(AnswerFormat*)>& adds) {
   AnswerFormat format;
-  if (written("<|channel|>") && written("<|message|>")) {
-    format.channels = true;
-    for (const char* marker : kChannelMarkers) AddControl(tokenizer, marker, &format.controls);
-    format.begins = ChannelOf(Tail(tokenizer, prompt, 64));
+  const AddControl add = adds(&format);
+  const ToolFormat* tools = ToolFormatOf(chat_template);
+  if (tools != nullptr && tools->form == ToolForm::kHarmony) {
+    format.tools = tools;
+    FindChannels(tail, add, &format);
     return format;
   }
   for (const KnownReasoning& known : kReasoning) {
     // The closing one is enough: some templates only cut old reasoning out of the conversation.
-    if (!written(known.close)) continue;
-    format.open = known.open;
-    format.close = known.close;
-    std::string tail = Tail(tokenizer, prompt, format.open.size() + 8);
-    tail.resize(tail.find_last_not_of(" \t\r\n") + 1);
-    if (tail.ends_with(format.open)) format.begins = AnswerFormat::Begins::kInReasoning;
-    AddControl(tokenizer, known.open, &format.controls);
-    AddControl(tokenizer, known.close, &format.controls);
+    if (chat_template.find(known.close) == std::string_view::npos) continue;
+    FindReasoning(known, std::string(tail), add, &format);
     break;
   }
-  if (format.open.starts_with("<|channel>")) AddControl(tokenizer, "<|channel>", &format.controls);
-  for (const KnownCall& known : kCalls) {
-    if (!written(known.open)) continue;
-    const size_t before = format.controls.size();
-    AddControl(tokenizer, known.open, &format.controls);
-    if (known.close[0] != '\0') AddControl(tokenizer, known.close, &format.controls);
-    for (const char* inner : known.inner) AddControl(tokenizer, inner, &format.controls);
-    if (format.controls.size() == before) break;  // it is text, and stays in the content as such
-    format.call_open = known.open;
-    format.call_close = known.close;
-    break;
+  if (tools != nullptr) FindCalls(*tools, add, &format);
+  return format;
+}
+
+// Markers of the families' vocabularies are numbered in turn.
+AddControl AddNumbered(AnswerFormat* format) {
+  return [format](const char* text, bool token) {
+    if (token) format->controls.push_back({static_cast<TokenId>(format->controls.size()), text});
+  };
+}
+
+}  // namespace
+
+AnswerFormat FindAnswerFormat(std::string_view chat_template, const Tokenizer& tokenizer,
+                              std::span<const TokenId> prompt) {
+  return Find(chat_template, Tail(tokenizer, prompt, kTail), [&tokenizer](AnswerFormat* format) -> AddControl {
+    return [&tokenizer, format](const char* text, bool) {
+      const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = true});
+      if (ids.size() != 1 || tokenizer.type(ids[0]) != TokenType::kControl || tokenizer.Text(ids[0]) != text) return;
+      format->controls.push_back({ids[0], text});
+    };
+  });
+}
+
+AnswerFormat FindAnswerFormat(std::string_view chat_template, std::string_view prompt) {
+  return Find(chat_template, prompt, AddNumbered);
+}
+
+AnswerFormat AnswerFormatOf(const ToolFormat& tools, std::string_view prompt) {
+  AnswerFormat format;
+  const AddControl add = AddNumbered(&format);
+  if (tools.form == ToolForm::kHarmony) {
+    format.tools = &tools;
+    FindChannels(prompt, add, &format);
+    return format;
   }
+  for (const KnownReasoning& known : kReasoning) {
+    if (std::string_view(known.close) == tools.thinks) FindReasoning(known, std::string(prompt), add, &format);
+  }
+  FindCalls(tools, add, &format);
   return format;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "model/tokenizer.h"
+#include "model/tool_format.h"
 
 namespace gyre {
 
@@ -27,6 +28,7 @@ struct AnswerFormat {
     bool operator==(const Control&) const = default;
   };
   std::vector<Control> controls;
+  const ToolFormat* tools = nullptr;  // how calls are written; null: the template says nothing that we know
 
   // Otherwise all of an answer is content.
   bool marked() const { return channels || !close.empty() || !call_open.empty(); }
@@ -36,5 +38,9 @@ struct AnswerFormat {
 // By the table of the families' markers; those that the template does not write are not known.
 AnswerFormat FindAnswerFormat(std::string_view chat_template, const Tokenizer& tokenizer,
                               std::span<const TokenId> prompt);
+// The same without a vocabulary: control tokens are those of the families, with made-up ids. `prompt`: its end.
+AnswerFormat FindAnswerFormat(std::string_view chat_template, std::string_view prompt);
+// That of a family's calls, whatever the template. REQUIRES: a row of ToolFormats().
+AnswerFormat AnswerFormatOf(const ToolFormat& tools, std::string_view prompt);
 
 }  // namespace gyre

@@ -1,38 +1,47 @@
 #include "model/answer_splitter.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
+
+#include "model/marked_text.h"
 
 namespace gyre {
 
-// Text, in which control tokens of the format stand by their names, to pieces.
+// Marked text to pieces.
 class AnswerSplitter::Reader {
  public:
   virtual ~Reader() = default;
   virtual void Text(std::string_view text, bool end, std::vector<Piece>* out) = 0;
   virtual void Control(std::string_view name, std::vector<Piece>* out) = 0;
+  virtual Part part() const = 0;
 };
 
 namespace {
 
 using Begins = AnswerFormat::Begins;
+using Part = AnswerSplitter::Part;
 using Piece = AnswerSplitter::Piece;
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// The longest end of `text` that begins `marker`, but is not all of it.
-size_t BegunAtEnd(std::string_view text, std::string_view marker) {
-  if (marker.empty()) return 0;
-  for (size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n) {
-    if (text.ends_with(marker.substr(0, n))) return n;
+void AddPiece(bool reasoning, std::string_view text, std::vector<Piece>* out, int call = 0) {
+  if (text.empty()) return;
+  if (out->empty() || out->back().reasoning != reasoning || out->back().call != call) {
+    out->push_back({.reasoning = reasoning, .text = {}, .call = call});
   }
-  return 0;
+  out->back().text += text;
 }
 
-void AddPiece(bool reasoning, std::string_view text, std::vector<Piece>* out) {
-  if (text.empty()) return;
-  if (out->empty() || out->back().reasoning != reasoning) out->push_back({.reasoning = reasoning, .text = {}});
-  out->back().text += text;
+// The marker, with marks around the control tokens in it.
+std::string Marked(std::string_view marker, const std::vector<AnswerFormat::Control>& controls) {
+  std::string out;
+  while (!marker.empty()) {
+    const auto found = std::find_if(controls.begin(), controls.end(),
+                                    [&](const auto& control) { return marker.starts_with(control.text); });
+    out += found == controls.end() ? std::string(marker.substr(0, 1)) : MarkedControl(found->text);
+    marker.remove_prefix(found == controls.end() ? 1 : found->text.size());
+  }
+  return out;
 }
 
 // Takes reasoning from the beginning of `held`; what may still be space before its end stays there.
@@ -59,7 +68,13 @@ class Thought {
 // A marker before reasoning, one behind it, and markers around calls.
 class MarkedReader : public AnswerSplitter::Reader {
  public:
-  explicit MarkedReader(AnswerFormat format) : format_(std::move(format)) {
+  Part part() const override {
+    return where_ == Where::kBefore ? Part::kBefore : where_ == Where::kInside ? Part::kReasoning : Part::kContent;
+  }
+  MarkedReader(AnswerFormat format, bool all) : format_(std::move(format)), all_(all) {
+    for (std::string* marker : {&format_.open, &format_.close, &format_.call_open, &format_.call_close}) {
+      *marker = Marked(*marker, format_.controls);
+    }
     where_ = format_.close.empty() || format_.begins == Begins::kInContent ? Where::kContent
              : format_.begins == Begins::kInReasoning                      ? Where::kInside
                                                                            : Where::kBefore;
@@ -84,7 +99,7 @@ class MarkedReader : public AnswerSplitter::Reader {
     const auto marks = [&](std::string_view marker) {
       return !marker.empty() && (text.find(marker) != std::string::npos || BegunAtEnd(text, marker) > 0);
     };
-    const bool known = where_ == Where::kCall || (where_ == Where::kBefore && marks(format_.open)) ||
+    const bool known = all_ || where_ == Where::kCall || (where_ == Where::kBefore && marks(format_.open)) ||
                        marks(where_ == Where::kInside ? format_.close : format_.call_open);
     if (known) Text(name, false, out);
   }
@@ -126,7 +141,8 @@ class MarkedReader : public AnswerSplitter::Reader {
     return found;
   }
 
-  const AnswerFormat format_;
+  AnswerFormat format_;
+  const bool all_;  // every control token has text
   Where where_;
   Thought thought_;
   std::string held_;  // may be a part of a marker, or space at the end of the reasoning
@@ -136,10 +152,15 @@ class MarkedReader : public AnswerSplitter::Reader {
 // recipient ("to=functions.f") is a call.
 class ChannelReader : public AnswerSplitter::Reader {
  public:
-  explicit ChannelReader(Begins begins)
-      : where_(begins == Begins::kBefore        ? Where::kHeader
-               : begins == Begins::kInReasoning ? Where::kInside
-                                                : Where::kContent) {}
+  explicit ChannelReader(const AnswerFormat& format)
+      : start_(Marked("<|start|>", format.controls)),
+        channel_(Marked("<|channel|>", format.controls)),
+        message_(Marked("<|message|>", format.controls)),
+        call_end_(Marked("<|call|>", format.controls)),
+        ends_({Marked("<|end|>", format.controls), call_end_, Marked("<|return|>", format.controls), start_, channel_}),
+        where_(format.begins == Begins::kBefore        ? Where::kHeader
+               : format.begins == Begins::kInReasoning ? Where::kInside
+                                                       : Where::kContent) {}
 
   void Text(std::string_view text, bool end, std::vector<Piece>* out) override {
     held_ += text;
@@ -147,12 +168,12 @@ class ChannelReader : public AnswerSplitter::Reader {
     }
   }
   void Control(std::string_view name, std::vector<Piece>* out) override { Text(name, false, out); }
+  // Headers and calls are neither; whoever asks waits for content.
+  Part part() const override { return where_ == Where::kContent ? Part::kContent : Part::kReasoning; }
 
  private:
   enum class Where { kHeader, kInside, kContent, kCall };
-  static constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>",
-                                    kCallEnd = "<|call|>", kTo = "to=";
-  static constexpr std::array<std::string_view, 5> kEnds = {"<|end|>", kCallEnd, "<|return|>", kStart, kChannel};
+  static constexpr std::string_view kTo = "to=";
   static constexpr size_t kLongest = 512;  // bytes of a header
 
   // Whether what is held may become a header.
@@ -160,34 +181,47 @@ class ChannelReader : public AnswerSplitter::Reader {
     if (held_.size() > kLongest) return false;
     const size_t first = std::min(held_.find_first_not_of(kSpace), held_.size());
     const std::string_view rest = std::string_view(held_).substr(first);
-    for (const std::string_view begin : {kStart, kChannel, kMessage, kTo}) {
+    for (const std::string_view begin :
+         {std::string_view(start_), std::string_view(channel_), std::string_view(message_), kTo}) {
       if (rest.starts_with(begin) || begin.starts_with(rest)) return true;
     }
     return false;
   }
 
   bool Header(bool end, std::vector<Piece>* out) {
-    const size_t message = held_.find(kMessage);
+    const size_t message = held_.find(message_);
     if (!MayBeHeader()) {
       where_ = Where::kContent;
+      // What begins a header that is too long is content, too; else its beginning would be looked at for ever.
+      const size_t first = std::min(held_.find_first_not_of(kSpace), held_.size());
+      for (const std::string& begin : {start_, channel_}) {
+        if (!std::string_view(held_).substr(first).starts_with(begin)) continue;
+        AddPiece(false, std::string_view(held_).substr(0, first + begin.size()), out);
+        held_.erase(0, first + begin.size());
+        break;
+      }
       return !held_.empty();
     }
     if (message == std::string::npos) {
       // A header that is cut off says nothing.
-      if (end && held_.find("<|") == std::string::npos) AddPiece(false, held_, out);
+      if (end && held_.find("<|") == std::string::npos && held_.find(kMarkBegin) == std::string::npos) {
+        AddPiece(false, held_, out);
+      }
       if (end) held_.clear();
       return false;
     }
     std::string header = held_.substr(0, message);
-    held_.erase(0, message + kMessage.size());
-    if (const size_t start = header.rfind(kStart); start != std::string::npos) {
-      header.erase(0, std::min(header.find_first_of(" <", start + kStart.size()), header.size()));
+    held_.erase(0, message + message_.size());
+    if (const size_t start = header.rfind(start_); start != std::string::npos) {
+      header.erase(
+          0, std::min(header.find_first_of(std::string(" <") + kMarkBegin, start + start_.size()), header.size()));
     }
-    const size_t channel = header.rfind(kChannel);
+    const size_t channel = header.rfind(channel_);
     if (header.find(kTo) != std::string::npos) {
       where_ = Where::kCall;
-      AddPiece(false, header.append(kMessage), out);
-    } else if (channel != std::string::npos && std::string_view(header).substr(channel).starts_with(kAnalysis)) {
+      AddPiece(false, header.append(message_), out, ++calls_);
+    } else if (channel != std::string::npos &&
+               std::string_view(header).substr(channel).starts_with(channel_ + "analysis")) {
       where_ = Where::kInside;
     } else {
       where_ = Where::kContent;
@@ -198,7 +232,7 @@ class ChannelReader : public AnswerSplitter::Reader {
   bool Body(bool end, std::vector<Piece>* out) {
     size_t at = std::string::npos, begun = 0;
     std::string_view marker;
-    for (const std::string_view m : kEnds) {
+    for (const std::string_view m : ends_) {
       const size_t found = held_.find(m);
       if (found < at) {
         at = found;
@@ -211,17 +245,19 @@ class ChannelReader : public AnswerSplitter::Reader {
     if (where_ == Where::kInside) {
       thought_.Take(&held_, sure, closed, out);
     } else {
-      AddPiece(false, std::string_view(held_).substr(0, sure), out);
+      AddPiece(false, std::string_view(held_).substr(0, sure), out, where_ == Where::kCall ? calls_ : 0);
       held_.erase(0, sure);
     }
     if (!closed) return false;
-    if (where_ == Where::kCall && marker == kCallEnd) AddPiece(false, marker, out);
+    if (where_ == Where::kCall && marker == call_end_) AddPiece(false, marker, out, calls_);
     where_ = Where::kHeader;
-    if (marker != kStart && marker != kChannel) held_.erase(0, marker.size());
+    if (marker != start_ && marker != channel_) held_.erase(0, marker.size());
     return true;
   }
 
-  static constexpr std::string_view kAnalysis = "<|channel|>analysis";
+  const std::string start_, channel_, message_, call_end_;
+  const std::vector<std::string> ends_;
+  int calls_ = 0;
   Where where_;
   Thought thought_;
   std::string held_;
@@ -229,33 +265,42 @@ class ChannelReader : public AnswerSplitter::Reader {
 
 }  // namespace
 
-AnswerSplitter::AnswerSplitter(AnswerFormat format) : controls_(std::move(format.controls)) {
+AnswerSplitter::AnswerSplitter(AnswerFormat format, bool marked) : controls_(format.controls), marked_(marked) {
   if (format.channels) {
-    reader_ = std::make_unique<ChannelReader>(format.begins);
+    reader_ = std::make_unique<ChannelReader>(format);
   } else {
-    reader_ = std::make_unique<MarkedReader>(std::move(format));
+    reader_ = std::make_unique<MarkedReader>(std::move(format), marked);
   }
 }
 AnswerSplitter::AnswerSplitter(AnswerSplitter&&) noexcept = default;
 AnswerSplitter& AnswerSplitter::operator=(AnswerSplitter&&) noexcept = default;
 AnswerSplitter::~AnswerSplitter() = default;
 
-std::vector<Piece> AnswerSplitter::Push(TokenId token, std::string_view text) {
+std::vector<Piece> AnswerSplitter::Shown(std::vector<Piece> pieces) const {
+  if (marked_) return pieces;
   std::vector<Piece> out;
-  reader_->Text(text, false, &out);
-  for (const AnswerFormat::Control& control : controls_) {
-    if (control.id == token) {
-      reader_->Control(control.text, &out);
-      break;
-    }
-  }
+  for (const Piece& piece : pieces) AddPiece(piece.reasoning, Unmarked(piece.text), &out, piece.call);
   return out;
 }
 
+std::vector<Piece> AnswerSplitter::Push(TokenId token, std::string_view text) {
+  std::vector<Piece> out;
+  reader_->Text(Unmarkable(text), false, &out);
+  for (const AnswerFormat::Control& control : controls_) {
+    if (control.id == token) {
+      reader_->Control(MarkedControl(control.text), &out);
+      break;
+    }
+  }
+  return Shown(std::move(out));
+}
+
+AnswerSplitter::Part AnswerSplitter::part() const { return reader_->part(); }
+
 std::vector<Piece> AnswerSplitter::Finish(std::string_view text) {
   std::vector<Piece> out;
-  reader_->Text(text, true, &out);
-  return out;
+  reader_->Text(Unmarkable(text), true, &out);
+  return Shown(std::move(out));
 }
 
 }  // namespace gyre

@@ -192,8 +192,8 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
   const Keys keys(gguf, name);
   ModelSpec spec;
   spec.architecture = name;
-  GYRE_ASSIGN_OR_RETURN(const auto title, gguf.String("general.name"));
-  spec.name = title.value_or("");
+  const auto title = gguf.String("general.name");  // for people only: of another type it is none
+  spec.name = title.ok() ? title->value_or("") : "";
   GYRE_ASSIGN_OR_RETURN(spec.dim, keys.Int("embedding_length", kMaxDim));
   GYRE_ASSIGN_OR_RETURN(spec.context, keys.Int("context_length", std::numeric_limits<int32_t>::max()));
   GYRE_ASSIGN_OR_RETURN(const int layers, keys.Int("block_count", kMaxLayers));

@@ -175,12 +175,14 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   GYRE_ASSIGN_OR_RETURN(const int window, keys.Count("attention.sliding_window", 1 << 30));
   AttentionSpec windowed = global;
   windowed.window = window;
-  // A window in the file holds for every layer, unless the family has a pattern.
+  // A window in the file holds for every layer, unless the family or the file has a pattern.
   std::vector<int64_t> local(from.blocks, window > 0 ? 1 : 0);
   if (arch.global_every > 0 && !(arch.optional_window && window == 0)) {
     if (window == 0) return DataLoss("key {} is missing", keys.Name("attention.sliding_window"));
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
     GYRE_RETURN_IF_ERROR(ReadWindowed(from, &windowed));
+  } else if (window > 0 && keys.Has("attention.sliding_window_pattern")) {
+    GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
   }
   ExpertSpec experts;
   if (arch.experts) {

@@ -57,7 +57,8 @@ StatusOr<RopeScaling> ReadScaling(const SpecSource& from, int context) {
   if (!(plain > 0) || !(yarn > 0))
     return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
   s.attention_factor = plain * yarn;
-  s.fractions = from.arch.yarn_fractions;
+  GYRE_ASSIGN_OR_RETURN(const auto truncates, gguf.Bool(kYarnTruncateKey));
+  s.fractions = truncates ? !*truncates : from.arch.yarn_fractions;
   if (from.arch.yarn_log_multiplier) {
     GYRE_ASSIGN_OR_RETURN(const double multiplier, keys.Number("rope.scaling.yarn_log_multiplier", 0));
     if (s.kind == RopeScalingKind::kYarn && s.factor > 0)
@@ -73,6 +74,13 @@ StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained) {
   const Keys& keys = from.keys;
   RopeSpec rope;
   rope.pairing = from.arch.pairing;
+  GYRE_ASSIGN_OR_RETURN(const auto follows, gguf.Bool(kRopeFollowsLengthKey));
+  if (follows.value_or(false) && from.context > trained) {
+    return InvalidArgument(
+        "a context of {} positions: beyond {} this model's rotation follows the length of the text, which is not "
+        "computed; expected at most {}",
+        from.context, trained, trained);
+  }
   GYRE_ASSIGN_OR_RETURN(rope.dims, keys.Int("rope.dimension_count", head_dim, head_dim));
   if (rope.dims % 2 != 0)
     return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count"), rope.dims);

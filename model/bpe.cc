@@ -5,7 +5,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "model/merge.h"
 #include "model/quoted.h"
-#include "model/unicode_form.h"
 #include "model/utf8.h"
 #include "model/whole_pieces.h"
 
@@ -18,7 +17,7 @@ using PieceMap = absl::flat_hash_map<absl::string_view, TokenId>;
 
 absl::string_view Key(std::string_view text) { return {text.data(), text.size()}; }
 
-// Maps bytes to normal pieces; of equal ones the first counts.
+// Maps bytes to the pieces that merging can make; of equal ones the first counts.
 PieceMap MapPieces(const Vocabulary& v) {
   PieceMap ids;
   ids.reserve(v.size());
@@ -26,6 +25,7 @@ PieceMap MapPieces(const Vocabulary& v) {
     if (v.types[id] == TokenType::kNormal && !v.piece(id).empty())
       ids.emplace(Key(v.piece(id)), static_cast<TokenId>(id));
   }
+  for (const auto& [piece, id] : v.also) ids.emplace(Key(piece), id);
   return ids;
 }
 
@@ -50,12 +50,17 @@ const std::array<char32_t, 256>& ByteCharacters() {
 
 class BpeTokenizer : public VocabularyTokenizer {
  public:
-  BpeTokenizer(Vocabulary v, const std::vector<BpeMerge>& merges, const PreTokenizer& pre, PreSplit split)
+  BpeTokenizer(Vocabulary v, const std::vector<BpeMerge>& merges, const PreTokenizer& pre, PreSplit split,
+               PreSplit after_spelling)
       : VocabularyTokenizer(std::move(v)),
-        nfc_(pre.nfc),
+        steps_(pre.steps),
+        prefix_space_(pre.prefix_space),
         ignore_merges_(pre.ignore_merges),
+        fuse_unknown_(pre.fuse_unknown),
         split_(std::move(split)),
+        after_spelling_(std::move(after_spelling)),
         whole_(v_.size()) {
+    AddNormalizedTokens();
     ids_ = MapPieces(v_);
     for (unsigned b = 0; b < 256; ++b) {
       const char byte = static_cast<char>(b);
@@ -79,18 +84,19 @@ class BpeTokenizer : public VocabularyTokenizer {
   }
 
  protected:
+  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
+    return steps_.empty() ? stretch : scratch->Keep(Normalize(stretch, steps_));
+  }
+
   void EncodePlain(std::string_view text, bool, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
-    if (nfc_) text = scratch->Keep(NormalizeNfc(text));
-    std::vector<size_t>& ends = scratch->ends;
-    split_.Split(text, &ends);
+    if (prefix_space_ && text[0] != ' ') text = scratch->Keep(" " + std::string(text));
+    std::vector<Stretch>& stretches = scratch->stretches;
+    split_.Split(text, &stretches);
+    if (!after_spelling_.empty()) SplitSpelling(text, &stretches);
     auto encode = [&](std::string_view word, std::vector<TokenId>* ids) {
       EncodeStretch(word, &scratch->symbols, ids);
     };
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      scratch->words.Append(text.substr(begin, end - begin), out, encode);
-      begin = end;
-    }
+    for (const Stretch& s : stretches) scratch->words.Append(text.substr(s.begin, s.end - s.begin), out, encode);
   }
 
  private:
@@ -100,6 +106,25 @@ class BpeTokenizer : public VocabularyTokenizer {
   };
   static uint64_t PairKey(TokenId left, TokenId right) {
     return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+  }
+
+  // Cuts each stretch further, at what the expressions find in the spelling of its bytes, a character for each.
+  void SplitSpelling(std::string_view text, std::vector<Stretch>* stretches) const {
+    std::vector<Stretch> before, parts;
+    before.swap(*stretches);
+    for (const Stretch& s : before) {
+      const std::string spelled = SpellingOfBytes(text.substr(s.begin, s.end - s.begin));
+      after_spelling_.Split(spelled, &parts);
+      size_t at = 0, byte = s.begin;
+      const auto byte_of = [&](size_t place) {  // the places only rise
+        for (; at < place; at += Utf8Length(spelled, at)) ++byte;
+        return byte;
+      };
+      for (const Stretch& p : parts) {
+        const size_t begin = byte_of(p.begin);
+        stretches->push_back({begin, byte_of(p.end)});
+      }
+    }
   }
 
   void EncodeStretch(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
@@ -112,9 +137,12 @@ class BpeTokenizer : public VocabularyTokenizer {
       return;
     }
     Merge(text, symbols);
+    bool fuse = false;
     for (const MergeSymbol& s : *symbols) {
       const TokenId id = s.id >= 0 ? s.id : unknown_;
-      if (id >= 0) out->push_back(id);  // a byte that the vocabulary lacks is dropped
+      // Without an unknown token a byte that the vocabulary lacks is dropped.
+      if (id >= 0 && !(fuse && s.id < 0)) out->push_back(id);
+      fuse = fuse_unknown_ && s.id < 0;
     }
   }
 
@@ -130,8 +158,9 @@ class BpeTokenizer : public VocabularyTokenizer {
     });
   }
 
-  const bool nfc_, ignore_merges_;
-  const PreSplit split_;
+  const std::vector<NormalizerStep> steps_;
+  const bool prefix_space_, ignore_merges_, fuse_unknown_;
+  const PreSplit split_, after_spelling_;
   PieceMap ids_;  // into v_.text
   absl::flat_hash_map<uint64_t, Ranked> ranks_;
   std::array<TokenId, 256> bytes_{};
@@ -179,7 +208,9 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(Vocabulary v, const std::v
     }
   }
   GYRE_ASSIGN_OR_RETURN(PreSplit split, PreSplit::Compile(pre.patterns));
-  return std::unique_ptr<Tokenizer>(std::make_unique<BpeTokenizer>(std::move(v), merges, pre, std::move(split)));
+  GYRE_ASSIGN_OR_RETURN(PreSplit after, PreSplit::Compile(pre.after_spelling));
+  return std::unique_ptr<Tokenizer>(
+      std::make_unique<BpeTokenizer>(std::move(v), merges, pre, std::move(split), std::move(after)));
 }
 
 struct MergeReader::Rep {
@@ -234,17 +265,13 @@ StatusOr<std::unique_ptr<Tokenizer>> BpeFromGguf(const Gguf& gguf) {
   if (!name) return Unimplemented("key tokenizer.ggml.pre is missing: how this tokenizer cuts text is not said");
   GYRE_ASSIGN_OR_RETURN(const PreTokenizer pre, PreTokenizerByName(*name));
   GYRE_ASSIGN_OR_RETURN(const Vocabulary spelled, VocabularyFromGguf(gguf, pre.add_bos));
-  Vocabulary v;
-  v.Reserve(spelled.text.size(), spelled.size());
-  for (size_t id = 0; id < spelled.size(); ++id) {
-    const std::string_view piece = spelled.piece(id);
-    v.Add(spelled.types[id] == TokenType::kNormal ? BytesOfSpelling(piece) : std::string(piece), spelled.types[id]);
+  Vocabulary v = spelled.Respelled([](std::string_view piece, TokenType type) {
+    return type == TokenType::kNormal ? BytesOfSpelling(piece) : std::string(piece);
+  });
+  for (size_t id = 0; id < v.size(); ++id) {
+    if (v.types[id] == TokenType::kUserDefined)
+      v.also.emplace_back(BytesOfSpelling(v.piece(id)), static_cast<TokenId>(id));
   }
-  v.bos = spelled.bos;
-  v.eos = spelled.eos;
-  v.end_ids = spelled.end_ids;
-  v.add_bos = spelled.add_bos;
-  v.add_eos = spelled.add_eos;
   GYRE_ASSIGN_OR_RETURN(const GgufValue* lines, gguf.Array("tokenizer.ggml.merges", GgufType::kString));
   if (lines == nullptr) return DataLoss("key tokenizer.ggml.merges is missing");
   MergeReader reader(v);

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "model/special_trie.h"
+#include "model/tool_messages.h"
 #include "model/utf8.h"
 #include "model/weights.h"
 
@@ -14,7 +15,7 @@ namespace json = boost::json;
 
 struct Format {
   const char* name;
-  const char* marker;  // in a template or as a token of the vocabulary; "" = always
+  const char* marker;  // a token of the vocabulary; "" = always
   const char* source;
 };
 
@@ -61,7 +62,8 @@ class Guard {
  public:
   Guard(const Tokenizer& tokenizer, const Conversation& c) {
     for (TokenId id = 0; id < tokenizer.size(); ++id) {
-      if (tokenizer.type(id) == TokenType::kControl) control_.Add(tokenizer.Text(id), id);
+      if (tokenizer.type(id) == TokenType::kControl || tokenizer.type(id) == TokenType::kUnknown)
+        control_.Add(tokenizer.Text(id), id);
     }
     // The sign is a noncharacter of Unicode that the conversation does not contain.
     const std::string all = json::serialize(c.messages) + json::serialize(c.tools) + json::serialize(c.extra);
@@ -103,6 +105,28 @@ class Guard {
   std::string sign_;
 };
 
+// The messages with a mark behind the last one's text: where it stands in the template's output, the text ends,
+// whatever the template does with the spaces before it.
+StatusOr<json::array> MarkEnd(const json::array& messages, std::string* mark) {
+  json::array out = messages;
+  json::object* last = out.empty() ? nullptr : out.back().if_object();
+  const json::value* role = last == nullptr ? nullptr : last->if_contains("role");
+  json::value* content = last == nullptr ? nullptr : last->if_contains("content");
+  if (role == nullptr || *role != "assistant" || content == nullptr || !content->is_string()) {
+    return InvalidArgument("the last message can't be continued: expected an assistant's, with a text");
+  }
+  // The last two code points of each plane are no characters.
+  const std::string all = json::serialize(messages);
+  char32_t sign = 0xFFFE;
+  do {
+    mark->clear();
+    AppendUtf8(sign, mark);
+    sign += 0x10000;
+  } while (all.find(*mark) != std::string::npos && sign <= 0x10FFFE);
+  content->get_string().append(*mark);
+  return out;
+}
+
 std::tm LocalNow() {
   const std::time_t now = std::time(nullptr);
   std::tm out{};
@@ -114,7 +138,7 @@ std::tm LocalNow() {
 
 StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string bos, std::string eos) {
   GYRE_ASSIGN_OR_RETURN(jinja::Template t, jinja::Template::Parse(source));
-  return ChatTemplate(std::move(t), "model", std::move(bos), std::move(eos));
+  return ChatTemplate(std::move(t), std::string(source), "model", std::move(bos), std::move(eos));
 }
 
 const std::vector<std::string>& ChatTemplate::BuiltIn() {
@@ -129,17 +153,20 @@ const std::vector<std::string>& ChatTemplate::BuiltIn() {
 StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::string& format) {
   const Tokenizer* t = model.tokenizer();
   if (t == nullptr) return FailedPrecondition("{}; a chat needs a tokenizer", model.tokenizer_note());
-  const std::string bos = t->Text(t->bos()), eos = t->Text(t->eos()), &own = model.chat_template();
+  const std::string bos = t->Text(t->bos()), eos = t->Text(t->eos());
   const Format* chosen = FindFormat(format);
   if (!format.empty() && chosen == nullptr) return InvalidArgument("the chat format '{}' is not known", format);
-  if (chosen == nullptr && !own.empty()) {
-    StatusOr<ChatTemplate> parsed = Parse(own, bos, eos);
-    if (parsed.ok()) return parsed;
+  const ChatTemplates& own = model.chat_templates();
+  if (chosen == nullptr && !own.note.empty()) return FailedPrecondition("{}", own.note);
+  if (chosen == nullptr && !own.text.empty()) {
+    StatusOr<ChatTemplate> parsed = Parse(own.text, bos, eos);
+    GYRE_RETURN_IF_ERROR(Annotate(parsed.status(), "the model's chat template"));
+    if (!own.tools.empty())
+      parsed->tool_template_ = std::make_shared<const StatusOr<jinja::Template>>(jinja::Template::Parse(own.tools));
+    return parsed;
   }
   for (const Format& f : kFormats) {
-    if (chosen == nullptr &&
-        (own.empty() ? f.marker[0] == '\0' || IsToken(*t, f.marker) : own.find(f.marker) != std::string::npos))
-      chosen = &f;
+    if (chosen == nullptr && (f.marker[0] == '\0' || IsToken(*t, f.marker))) chosen = &f;
   }
   GYRE_ASSIGN_OR_RETURN(ChatTemplate built_in, Parse(chosen->source, bos, eos));
   built_in.name_ = chosen->name;
@@ -148,15 +175,32 @@ StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::str
 
 StatusOr<std::string> ChatTemplate::Render(const Conversation& c, const std::tm* now) const {
   json::object variables = c.extra;
-  variables["messages"] = c.messages;
+  std::string mark;
+  if (c.continue_final) {
+    GYRE_ASSIGN_OR_RETURN(variables["messages"], MarkEnd(c.messages, &mark));
+  } else {
+    variables["messages"] = c.messages;
+  }
   variables["tools"] = c.tools;
   variables["documents"] = nullptr;
-  variables["add_generation_prompt"] = c.add_generation_prompt;
+  variables["add_generation_prompt"] = c.add_generation_prompt && !c.continue_final;
   variables["bos_token"] = bos_;
   variables["eos_token"] = eos_;
   jinja::RenderOptions options;
   options.now = now != nullptr ? *now : LocalNow();
-  return template_->Render(variables, options);
+  const jinja::Template* source = template_.get();
+  if (tool_template_ != nullptr && !c.tools.is_null()) {
+    GYRE_RETURN_IF_ERROR(Annotate(tool_template_->status(), "the model's chat template for tools"));
+    source = &**tool_template_;
+  }
+  GYRE_ASSIGN_OR_RETURN(std::string text, source->Render(variables, options));
+  if (!c.continue_final) return text;
+  const size_t end = text.rfind(mark);
+  if (end == std::string::npos) {
+    return InvalidArgument("the last message can't be continued: the chat template does not write its text");
+  }
+  text.resize(end);
+  return text;
 }
 
 StatusOr<std::vector<TokenId>> ChatTemplate::Encode(const Conversation& c, const Tokenizer& tokenizer) const {
@@ -166,6 +210,7 @@ StatusOr<std::vector<TokenId>> ChatTemplate::Encode(const Conversation& c, const
   guarded.tools = guard.Apply(c.tools);
   guarded.extra = guard.Apply(c.extra).as_object();
   guarded.add_generation_prompt = c.add_generation_prompt;
+  guarded.continue_final = c.continue_final;
   GYRE_ASSIGN_OR_RETURN(const std::string text, Render(guarded));
   std::vector<TokenId> ids =
       tokenizer.Encode(text, {.add_special = false, .parse_special = true, .guard = guard.sign()});
@@ -193,7 +238,10 @@ StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& forma
   GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(model, format));
   const Tokenizer& tokenizer = *model.tokenizer();
   ChatPrompt prompt{.format = chat.name()};
-  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(conversation, tokenizer));
+  if (!conversation.tools.is_null() && !chat.takes_tools()) {
+    return Unimplemented("the chat template has no tools, so the model can't be told of them");
+  }
+  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(WithToolMessages(chat, conversation), tokenizer));
   if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
   prompt.answer = FindAnswerFormat(model.chat_template(), tokenizer, prompt.ids);
   return prompt;

@@ -23,6 +23,8 @@ struct Conversation {
   boost::json::array messages;  // {"role", "content", ...} each, as the OpenAI API has them
   boost::json::value tools;     // an array, or null
   bool add_generation_prompt = true;
+  // The model continues the last message, which is an assistant's: nothing stands behind its text.
+  bool continue_final = false;
   boost::json::object extra;  // further variables of the template, such as enable_thinking
 };
 
@@ -33,7 +35,8 @@ struct ChatPrompt {
   AnswerFormat answer;                 // what follows
 };
 
-// Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode.
+// Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode; kUnimplemented: the
+// conversation has tools, and the template has none.
 StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation);
 
 // Immutable, thread-safe.
@@ -41,15 +44,19 @@ class ChatTemplate {
  public:
   // kInvalidArgument: not a template. bos, eos: the texts of these tokens.
   static StatusOr<ChatTemplate> Parse(std::string_view source, std::string bos, std::string eos);
-  // `format` names a built-in template. "" takes the model's own template; if that is missing or can't be read, the
-  // built-in one whose marker is in the model's template or vocabulary. kFailedPrecondition: the model has no
-  // tokenizer; kInvalidArgument: no such format.
+  // `format` names a built-in template. "" takes the model's own templates, or, if it has none, the built-in one whose
+  // marker is in its vocabulary. kFailedPrecondition: the model has no tokenizer, or several templates and none for all
+  // chats; kInvalidArgument: no such format, or the model's template is none.
   static StatusOr<ChatTemplate> ForModel(const Model& model, const std::string& format = "");
   static const std::vector<std::string>& BuiltIn();  // names
 
   // "model", or the built-in one's name.
   const std::string& name() const { return name_; }
-  // kInvalidArgument: the template refuses the conversation; the message has its words.
+  const std::string& source() const { return source_; }
+  // Whether it reads the tools of a conversation.
+  bool takes_tools() const { return tool_template_ != nullptr || source_.find("tools") != std::string::npos; }
+  // kInvalidArgument: the template refuses the conversation; the message has its words. Or the last message can't be
+  // continued: it is no assistant's text, or the template leaves it out.
   StatusOr<std::string> Render(const Conversation& conversation, const std::tm* now = nullptr) const;
   // Control tokens that the template writes become their ids. Text in a message that spells one stays text.
   // Errors as Render.
@@ -58,14 +65,17 @@ class ChatTemplate {
   TokenId EndOfTurn(const Tokenizer& tokenizer) const;
 
  private:
-  ChatTemplate(jinja::Template t, std::string name, std::string bos, std::string eos)
+  ChatTemplate(jinja::Template t, std::string source, std::string name, std::string bos, std::string eos)
       : template_(std::make_shared<const jinja::Template>(std::move(t))),
+        source_(std::move(source)),
         name_(std::move(name)),
         bos_(std::move(bos)),
         eos_(std::move(eos)) {}
 
   std::shared_ptr<const jinja::Template> template_;
-  std::string name_, bos_, eos_;
+  // Takes its place in chats with tools, if it is not null: a template, or why it can't be read.
+  std::shared_ptr<const StatusOr<jinja::Template>> tool_template_;
+  std::string source_, name_, bos_, eos_;
 };
 
 }  // namespace gyre

@@ -220,6 +220,8 @@ std::optional<int64_t> AsInt(GgufType type, std::span<const std::byte> b, size_t
 
 }  // namespace
 
+bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
+
 const char* GgufTypeName(GgufType type) {
   static constexpr const char* kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                            "bool", "string", "array", "u64", "i64", "f64"};

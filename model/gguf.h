@@ -39,6 +39,9 @@ struct GgufValue {
   std::span<const std::byte> bytes;  // the number, the string's characters, or all elements as stored
 };
 
+// Whether a file that begins with these bytes says that it is a GGUF file.
+bool IsGguf(std::span<const std::byte> bytes);
+
 class Gguf {
  public:
   // kDataLoss names the offset or key, the value and the expected one. Views point into `file`.

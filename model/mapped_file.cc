@@ -18,6 +18,7 @@ std::string Reason(int error) { return std::generic_category().message(error); }
 
 Status SystemError(const std::string& path, const char* what, int error) {
   if (error == ENOENT || error == ENOTDIR) return NotFound("{}: {}", path, Reason(error));
+  if (error == ENOMEM) return ResourceExhausted("{}: can't {}: {}", path, what, Reason(error));
   return Unavailable("{}: can't {}: {}", path, what, Reason(error));
 }
 

@@ -14,8 +14,8 @@ namespace gyre {
 // protects a read: CheckSize finds it only between reads.
 class MappedFile {
  public:
-  // Errors: kNotFound (no such file), kInvalidArgument (a folder, an empty file), kUnavailable (the system refuses);
-  // each with the path and the system's reason.
+  // Errors: kNotFound (no such file), kInvalidArgument (a folder, an empty file), kResourceExhausted (no address space
+  // for it), kUnavailable (the system refuses); each with the path and the system's reason.
   static StatusOr<std::shared_ptr<const MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -23,6 +23,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // For reading the very file that is mapped, whatever its path leads to by now. It lives as long as the object.
+  int fd() const { return fd_; }
   // Whether `path`, by whatever name or link, leads to this very file.
   bool SameAs(const std::string& path) const;
   // Frees the memory that this range, and the pages that the system maps around it, takes in this process, until it is

@@ -6,17 +6,21 @@
 
 #include <xxhash.h>
 
+#include "base/counted.h"
 #include "base/log.h"
 #include "model/arch.h"
 #include "model/bpe.h"
 #include "model/foreign_file.h"
 #include "model/gguf.h"
 #include "model/hf/folder.h"
+#include "model/hf/json_file.h"
 #include "model/layer_reader.h"
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
 #include "model/old_tensors.h"
+#include "model/quantize.h"
 #include "model/quoted.h"
+#include "model/recommended_sampling.h"
 #include "model/split_file.h"
 #include "model/spm.h"
 #include "model/tensor_table.h"
@@ -27,8 +31,6 @@
 
 namespace gyre {
 namespace {
-
-bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
 
 // Hashes the whole header and the beginning of each tensor, so that two files of the same shapes differ.
 uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
@@ -54,9 +56,10 @@ class OpenedModel : public Model {
   const std::string& path() const override { return path_; }
   uint64_t content_hash() const override { return hash_; }
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
-  const std::string& chat_template() const override { return chat_template_; }
+  const ChatTemplates& chat_templates() const override { return templates_; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
+  const RecommendedSampling& recommended_sampling() const override { return sampling_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
   std::vector<std::shared_ptr<const MappedFile>> files() const override { return hf_ ? hf_->files : files_; }
 
@@ -95,6 +98,7 @@ class OpenedModel : public Model {
       header_bytes = gguf_->data_offset();
       GYRE_RETURN_IF_ERROR(SplitOldTensors(&*gguf_));
       GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
+      sampling_ = ReadRecommendedSampling(*gguf_);
     } else {
       StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);
       if (!bin.ok()) {
@@ -127,10 +131,12 @@ class OpenedModel : public Model {
     hf_ = std::move(folder);
     gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
     GYRE_ASSIGN_OR_RETURN(spec_, SpecOf(*hf_, options.context));
+    sampling_ = ReadRecommendedSampling(*gguf_);
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
     SayDrafts();
     if (hf_->draft_tensors > 0)
-      Log(LogLevel::kInfo, "{} tensors (mtp.*) are for drafts and are not read", hf_->draft_tensors);
+      Log(LogLevel::kInfo, "{} for drafts (mtp.*) and not read",
+          Counted(static_cast<uint64_t>(hf_->draft_tensors), "tensor is", "tensors are"));
     if (options.known_hash) {
       hash_ = *options.known_hash;
       return absl::OkStatus();
@@ -138,17 +144,25 @@ class OpenedModel : public Model {
     const auto config = std::as_bytes(std::span(hf_->config));
     hash_ = HashContent(config, tensors(), config.size());
     MixInRopeFactors();
-    chat_template_ = hf_->chat_template;
-    tokenizer_note_ = hf_->tokenizer_note;
-    if (!hf_->tokenizer) return absl::OkStatus();
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, MakeTokenizer(*hf_->tokenizer));
-    SetTokenizer(std::move(tokenizer));
-    return absl::OkStatus();
+    return OpenHfVocabulary(hf_->vocabulary);
+  }
+
+  // Reads only the tokenizer and the chat template of such a folder, which may lack the weights.
+  Status OpenOnlyTokenizer(const std::string& folder) {
+    const std::filesystem::path config_path = std::filesystem::path(folder) / "config.json";
+    std::error_code error;
+    boost::json::object config;
+    if (std::filesystem::exists(config_path, error)) {
+      GYRE_ASSIGN_OR_RETURN(config, ReadJsonFile(config_path));
+    }
+    GYRE_ASSIGN_OR_RETURN(const HfVocabulary vocabulary, ReadHfVocabulary(folder, config, 0));
+    return OpenHfVocabulary(vocabulary);
   }
 
   Status OpenGgufTokenizer() {
     GYRE_ASSIGN_OR_RETURN(const auto chat, gguf_->String("tokenizer.chat_template"));
-    chat_template_ = chat.value_or("");
+    GYRE_ASSIGN_OR_RETURN(const auto tools, gguf_->String(kToolTemplateKey));
+    templates_ = {.text = chat.value_or(""), .tools = tools.value_or("")};
     GYRE_ASSIGN_OR_RETURN(const auto kind, gguf_->String("tokenizer.ggml.model"));
     if (!kind || *kind == "none") {
       tokenizer_note_ =
@@ -196,8 +210,17 @@ class OpenedModel : public Model {
  private:
   void SayDrafts() const {
     if (spec_.draft_layers == 0) return;
-    Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
-        spec_.layers.size());
+    Log(LogLevel::kInfo, "{} for drafts and not read",
+        Counted(static_cast<uint64_t>(spec_.draft_layers), "layer behind the model's is",
+                "layers behind the model's are"));
+  }
+  Status OpenHfVocabulary(const HfVocabulary& v) {
+    templates_ = v.templates;
+    tokenizer_note_ = v.tokenizer_note;
+    if (!v.tokenizer) return absl::OkStatus();
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, MakeTokenizer(*v.tokenizer));
+    SetTokenizer(std::move(tokenizer));
+    return absl::OkStatus();
   }
   // A file may have two sets of factors; the wanted context decides which one is used.
   void MixInRopeFactors() {
@@ -221,7 +244,8 @@ class OpenedModel : public Model {
   ModelSpec spec_;
   uint64_t hash_ = 0;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string chat_template_;
+  RecommendedSampling sampling_;
+  ChatTemplates templates_;
   std::string tokenizer_note_ = "the file has no tokenizer";
 };
 
@@ -285,6 +309,12 @@ void DropSamples(const Model& model) {
 
 }  // namespace
 
+uint64_t Model::file_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& file : files()) sum += file->bytes().size();
+  return sum;
+}
+
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
   if (!options.known_hash) GYRE_RETURN_IF_ERROR(CheckWhole(path));
   if (const std::string folder = HfFolderOf(path); !folder.empty()) {
@@ -292,6 +322,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
     auto model = std::make_shared<OpenedModel>();
     model->Keep({}, path);
     GYRE_RETURN_IF_ERROR(Annotate(model->Open(std::move(hf), options), path));
+    GYRE_RETURN_IF_ERROR(CheckQuantization(*model, options.quantization));
     DropSamples(*model);
     return std::shared_ptr<const Model>(std::move(model));
   }
@@ -316,6 +347,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
   if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  GYRE_RETURN_IF_ERROR(CheckQuantization(*model, options.quantization));
   DropSamples(*model);
   return std::shared_ptr<const Model>(std::move(model));
 }
@@ -340,16 +372,20 @@ StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const st
 }
 
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options) {
-  if (!HfFolderOf(path).empty()) return OpenModel(path, options);
-  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
-  GYRE_RETURN_IF_ERROR(Annotate(CheckName(path, file->bytes()), path));
   auto model = std::make_shared<OpenedModel>();
-  model->Keep({file}, path);
-  if (IsGguf(file->bytes())) {
-    GYRE_RETURN_IF_ERROR(Annotate(model->OpenOnlyTokenizer(file->bytes()), path));
+  if (const std::string folder = HfFolderOf(path); !folder.empty()) {
+    model->Keep({}, path);
+    GYRE_RETURN_IF_ERROR(Annotate(model->OpenOnlyTokenizer(folder), path));
   } else {
-    GYRE_RETURN_IF_ERROR(Annotate(model->Open(file->bytes(), options), path));
-    GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+    GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+    GYRE_RETURN_IF_ERROR(Annotate(CheckName(path, file->bytes()), path));
+    model->Keep({file}, path);
+    if (IsGguf(file->bytes())) {
+      GYRE_RETURN_IF_ERROR(Annotate(model->OpenOnlyTokenizer(file->bytes()), path));
+    } else {
+      GYRE_RETURN_IF_ERROR(Annotate(model->Open(file->bytes(), options), path));
+      GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+    }
   }
   if (model->tokenizer() == nullptr) return FailedPrecondition("{}: {}", path, model->tokenizer_note());
   return std::shared_ptr<const Model>(std::move(model));

@@ -6,13 +6,13 @@
 #include "model/utf8.h"
 
 namespace gyre {
-namespace {
 
-// Unicode's White_Space.
 bool IsWhiteSpace(char32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
+
+namespace {
 
 // Calls fn(character's bytes, code point); a byte that is not UTF-8 has the code point 0xFFFFFFFF.
 template <typename Fn>
@@ -98,15 +98,45 @@ std::string Collapse(std::string_view text, bool any_white_space) {
   return out;
 }
 
+std::string ApplyNmt(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  ForEachCharacter(text, [&](std::string_view bytes, char32_t c) {
+    const bool control =
+        (c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+    const bool space = c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 ||
+                       (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                       c == 0xFFFD;
+    if (space) {
+      out += ' ';
+    } else if (!control) {
+      out += bytes;
+    }
+  });
+  return out;
+}
+
+std::string ReplacePattern(std::string_view text, const TextPattern& pattern, std::string_view to) {
+  std::string out;
+  size_t at = 0;
+  for (TextPattern::Match m; pattern.Find(text, at, &m); at = m.end) {
+    out += text.substr(at, m.begin - at);
+    out += to;
+  }
+  return out += text.substr(at);
+}
+
 std::string ApplyStep(std::string_view text, const NormalizerStep& s) {
   using Kind = NormalizerStep::Kind;
   switch (s.kind) {
     case Kind::kCharsmap: return s.charsmap->Apply(text);
     case Kind::kReplace: return ReplaceAll(text, s.from, s.to);
+    case Kind::kReplacePattern: return ReplacePattern(text, *s.pattern, s.to);
     case Kind::kReplaceSpaces: return ReplaceSpaces(text, s.to);
     case Kind::kPrepend: return text.empty() ? "" : s.to + std::string(text);
     case Kind::kForm: return Normalize(text, s.form);
     case Kind::kLowercase: return Lowercase(text);
+    case Kind::kNmt: return ApplyNmt(text);
     case Kind::kStripAccents: return StripAccents(text);
     case Kind::kStrip: return Strip(text, s.left, s.right);
     case Kind::kCollapseSpaces: return Collapse(text, false);
@@ -118,8 +148,9 @@ std::string ApplyStep(std::string_view text, const NormalizerStep& s) {
 }  // namespace
 
 std::string Normalize(std::string_view text, const std::vector<NormalizerStep>& steps) {
-  std::string out(text);
-  for (const NormalizerStep& s : steps) out = ApplyStep(out, s);
+  if (steps.empty()) return std::string(text);
+  std::string out = ApplyStep(text, steps[0]);
+  for (size_t i = 1; i < steps.size(); ++i) out = ApplyStep(out, steps[i]);
   return out;
 }
 

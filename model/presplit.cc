@@ -1,13 +1,9 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "model/presplit.h"
 
-#include <pcre2.h>
-
 #include <algorithm>
-#include <array>
 
 #include "model/quoted.h"
-#include "model/utf8.h"
+#include "model/text_pattern.h"
 
 namespace gyre {
 namespace {
@@ -35,8 +31,7 @@ constexpr std::string_view kDeepSeekV3 =
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kDeepSeekLetters =
     R"re(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)re";
-constexpr std::string_view kBloom =
-    R"re( ?[^(\s|.,!?…。，、।۔،)]+)re";  // the publisher's nested class, written as a plain one
+constexpr std::string_view kBloom = R"re( ?[^(\s|[.,!?…。，、।۔،])]+)re";
 constexpr std::string_view kCjk = "[一-龥ࠀ-一가-\\x{D7FF}]+";
 constexpr std::string_view kKana = "[一-龥぀-ゟ゠-ヿ]+";
 
@@ -103,33 +98,14 @@ const std::vector<Row>& Rows() {
   return *rows;
 }
 
-// PCRE2's \s lacks U+0085, which the engines of the publishers' expressions count as white space.
-std::string WithUnicodeSpace(const std::string& pattern) {
-  constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char next = pattern[++i];
-      if (next == 's') {
-        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
-      } else if (next == 'S' && !in_class) {
-        out += "[^" + std::string(kSpace) + "]";
-      } else {
-        out += c;
-        out += next;
-      }
-      continue;
-    }
-    if (c == '[' && !in_class) {
-      in_class = true;
-    } else if (c == ']' && in_class) {
-      in_class = false;
-    }
-    out += c;
-  }
-  return out;
+// Whether the normalizers are form C alone.
+bool IsNfc(const std::vector<NormalizerStep>& steps) {
+  return steps.size() == 1 && steps[0].kind == NormalizerStep::Kind::kForm && steps[0].form == UnicodeForm::kNfc;
+}
+
+// An expression that matches all text cuts it in the same way if the text between matches is left out.
+bool Isolates(const SplitStep& s) {
+  return s.invert ? s.behavior == SplitStep::Behavior::kRemoved : s.behavior == SplitStep::Behavior::kIsolated;
 }
 
 }  // namespace
@@ -138,8 +114,13 @@ StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name) {
   std::string known;
   for (const Row& row : Rows()) {
     if (row.name == name) {
-      PreTokenizer p{.patterns = {}, .nfc = row.nfc, .ignore_merges = row.ignore_merges, .add_bos = row.add_bos};
-      for (std::string_view pattern : row.patterns) p.patterns.emplace_back(pattern);
+      PreTokenizer p{.steps = {},
+                     .patterns = {},
+                     .after_spelling = {},
+                     .ignore_merges = row.ignore_merges,
+                     .add_bos = row.add_bos};
+      if (row.nfc) p.steps.push_back({.kind = NormalizerStep::Kind::kForm, .form = UnicodeForm::kNfc});
+      for (std::string_view pattern : row.patterns) p.patterns.emplace_back(std::string(pattern));
       return p;
     }
     known += (known.empty() ? "" : ", ") + std::string(row.name);
@@ -148,97 +129,90 @@ StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name) {
 }
 
 std::string PreTokenizerName(const PreTokenizer& pre) {
+  if (pre.prefix_space || !pre.after_spelling.empty() || !(pre.steps.empty() || IsNfc(pre.steps))) return "";
   for (const Row& row : Rows()) {
-    if (row.nfc == pre.nfc && row.ignore_merges == pre.ignore_merges &&
-        std::equal(row.patterns.begin(), row.patterns.end(), pre.patterns.begin(), pre.patterns.end())) {
+    if (row.nfc == !pre.steps.empty() && row.ignore_merges == pre.ignore_merges &&
+        std::equal(row.patterns.begin(), row.patterns.end(), pre.patterns.begin(), pre.patterns.end(),
+                   [](std::string_view pattern, const SplitStep& s) { return pattern == s.pattern && Isolates(s); })) {
       return std::string(row.name);
     }
   }
   return "";
 }
 
-struct PreSplit::Pattern {
-  explicit Pattern(pcre2_code* c) : code(c) {}
-  Pattern(const Pattern&) = delete;
-  Pattern& operator=(const Pattern&) = delete;
-  ~Pattern() { pcre2_code_free(code); }
-  // Whether a match may begin with some byte of the text.
-  bool MayMatch(std::string_view text) const {
-    return std::any_of(text.begin(), text.end(), [&](char c) { return begins[static_cast<uint8_t>(c)]; });
-  }
-  pcre2_code* code;
-  std::array<bool, 256> begins;
-  bool any = true;  // almost every stretch has such a byte: looking for it would only cost
+struct PreSplit::Step {
+  TextPattern pattern;
+  SplitStep::Behavior behavior;
+  bool invert;
 };
 
 PreSplit::PreSplit() = default;
 PreSplit::PreSplit(PreSplit&&) noexcept = default;
 PreSplit& PreSplit::operator=(PreSplit&&) noexcept = default;
 PreSplit::~PreSplit() = default;
+bool PreSplit::empty() const { return steps_.empty(); }
 
-StatusOr<PreSplit> PreSplit::Compile(const std::vector<std::string>& patterns) {
+StatusOr<PreSplit> PreSplit::Compile(const std::vector<SplitStep>& steps) {
   PreSplit split;
-  for (const std::string& pattern : patterns) {
-    const std::string text = WithUnicodeSpace(pattern);
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
-    if (code == nullptr) {
-      PCRE2_UCHAR words[200] = {};
-      pcre2_get_error_message(error, words, sizeof words);
-      return InvalidArgument("the pre-tokenizer's expression {} is not one: {} at {}", Printable(pattern),
-                             reinterpret_cast<const char*>(words), offset);
-    }
-    split.patterns_.push_back(std::make_unique<Pattern>(code));
-    Pattern& p = *split.patterns_.back();
-    p.begins.fill(true);
-    const uint8_t* first = nullptr;
-    if (pcre2_pattern_info(code, PCRE2_INFO_FIRSTBITMAP, &first) == 0 && first != nullptr) {
-      for (unsigned b = 0; b < 256; ++b) p.begins[b] = (first[b / 8] >> b % 8 & 1) != 0;
-      p.any = p.begins['e'] || p.begins[' '];
-    }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if it fails, pcre2_match interprets the pattern
+  for (const SplitStep& s : steps) {
+    GYRE_ASSIGN_OR_RETURN(TextPattern pattern, TextPattern::Compile(s.pattern));
+    split.steps_.push_back({.pattern = std::move(pattern), .behavior = s.behavior, .invert = s.invert});
   }
   return split;
 }
 
-void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
-  struct Scratch {
-    pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
-    ~Scratch() { pcre2_match_data_free(data); }
-  };
-  thread_local Scratch scratch;
-  std::vector<size_t> before;
-  ends->assign(text.empty() ? 0 : 1, text.size());
-  for (const auto& pattern : patterns_) {
-    before.swap(*ends);
-    ends->clear();
-    size_t begin = 0;
-    for (const size_t end : before) {
-      const std::string_view stretch = text.substr(begin, end - begin);
-      if (!pattern->any && !pattern->MayMatch(stretch)) {
-        ends->push_back(end);
-        begin = end;
-        continue;
-      }
-      size_t at = 0;    // end of the last stretch that was put out
-      size_t from = 0;  // where the search goes on
-      while (from < stretch.size()) {
-        const int found = pcre2_match(pattern->code, reinterpret_cast<PCRE2_SPTR>(stretch.data()), stretch.size(), from,
-                                      0, scratch.data, nullptr);
-        if (found < 0) break;  // no further match, or a limit: the rest is one stretch
-        const PCRE2_SIZE* match = pcre2_get_ovector_pointer(scratch.data);
-        if (match[1] <= match[0]) {  // an empty match is skipped
-          from = std::max(from, match[1]) + Utf8Length(stretch, std::max(from, match[1]));
-          continue;
+namespace {
+
+// Takes the parts of a text, matches and what is between them in turn, and puts out stretches.
+class StretchMaker {
+ public:
+  StretchMaker(SplitStep::Behavior behavior, bool invert, std::vector<Stretch>* out)
+      : behavior_(behavior), invert_(invert), out_(*out), first_(out->size()) {}
+  void Add(size_t begin, size_t end, bool match) {
+    using Behavior = SplitStep::Behavior;
+    if (begin == end) return;
+    match = match != invert_;
+    const bool after = out_.size() > first_;  // there is a stretch that this part may join
+    if (behavior_ == Behavior::kRemoved) {
+      if (!match) out_.push_back({begin, end});
+    } else if (after && ((behavior_ == Behavior::kContiguous && match == match_before_) ||
+                         (behavior_ == Behavior::kMergedWithPrevious && match && !match_before_) ||
+                         (behavior_ == Behavior::kMergedWithNext && !match && match_before_))) {
+      out_.back().end = end;
+    } else {
+      out_.push_back({begin, end});
+    }
+    match_before_ = match;
+  }
+
+ private:
+  const SplitStep::Behavior behavior_;
+  const bool invert_;
+  std::vector<Stretch>& out_;
+  const size_t first_;
+  bool match_before_ = false;
+};
+
+}  // namespace
+
+void PreSplit::Split(std::string_view text, std::vector<Stretch>* stretches) const {
+  std::vector<Stretch> before;
+  stretches->clear();
+  if (!text.empty()) stretches->push_back({0, text.size()});
+  for (const Step& step : steps_) {
+    before.swap(*stretches);
+    stretches->clear();
+    for (const Stretch& s : before) {
+      const std::string_view part = text.substr(s.begin, s.end - s.begin);
+      StretchMaker maker(step.behavior, step.invert, stretches);
+      size_t at = 0;
+      if (step.pattern.MayMatch(part)) {
+        for (TextPattern::Match m; step.pattern.Find(part, at, &m); at = m.end) {
+          maker.Add(s.begin + at, s.begin + m.begin, false);
+          maker.Add(s.begin + m.begin, s.begin + m.end, true);
         }
-        if (match[0] > at) ends->push_back(begin + match[0]);
-        ends->push_back(begin + match[1]);
-        at = from = match[1];
       }
-      if (at < stretch.size()) ends->push_back(end);
-      begin = end;
+      maker.Add(s.begin + at, s.end, false);
     }
   }
 }

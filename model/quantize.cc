@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <thread>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "base/thread.h"
+#include "fmt/core.h"
 #include "model/gguf_writer.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
@@ -31,9 +36,16 @@ constexpr Mix kMixes[] = {
     {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
 };
 
+// The numbers of mixes that others make.
+constexpr std::pair<int64_t, const char*> kOtherFileTypes[] = {
+    {10, "Q2_K"},   {11, "Q3_K_S"},  {12, "Q3_K_M"}, {13, "Q3_K_L"}, {19, "IQ2_XXS"}, {20, "IQ2_XS"}, {21, "Q2_K_S"},
+    {22, "IQ3_XS"}, {23, "IQ3_XXS"}, {24, "IQ1_S"},  {25, "IQ4_NL"}, {26, "IQ3_S"},   {27, "IQ3_M"},  {28, "IQ2_S"},
+    {29, "IQ2_M"},  {30, "IQ4_XS"},  {31, "IQ1_M"},  {36, "TQ1_0"},  {37, "TQ2_0"},   {38, "MXFP4"},
+};
+
 // Upper and lower case are equal.
-const Mix* FindMix(std::string name) {
-  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+const Mix* FindMix(const std::string& any_case) {
+  const std::string name = absl::AsciiStrToUpper(any_case);
   for (const Mix& m : kMixes) {
     if (name == m.name) return &m;
   }
@@ -102,6 +114,8 @@ Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint6
   return sum;
 }
 
+std::string KnownTypes() { return absl::StrJoin(QuantizeTypes(), ", "); }
+
 constexpr uint64_t kChunkBytes = 16 << 20;  // f32 values that a thread works on at once
 
 }  // namespace
@@ -113,6 +127,54 @@ const std::vector<std::string>& QuantizeTypes() {
     return out;
   }();
   return *names;
+}
+
+std::string QuantizationName(std::optional<int64_t> file_type, const TensorTable& tensors) {
+  for (const Mix& m : kMixes) {
+    if (m.file_type == file_type) return m.name;
+  }
+  for (const auto& [number, name] : kOtherFileTypes) {
+    if (number == file_type) return name;
+  }
+  std::map<DType, uint64_t> bytes;
+  for (const auto& [name, t] : tensors.all()) bytes[t.type] += t.bytes;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "" : Info(most->first).name;
+}
+
+std::string QuantizationOf(const Model& model) {
+  std::optional<int64_t> file_type;
+  for (const auto& [key, value] : model.DescribeMetadata()) {
+    if (key == "general.file_type") file_type = std::atoll(value.c_str());
+  }
+  return QuantizationName(file_type, model.tensors());
+}
+
+Status CheckQuantization(const Model& model, const std::string& wanted) {
+  if (wanted.empty()) return absl::OkStatus();
+  const std::string name = absl::AsciiStrToUpper(wanted), own = QuantizationOf(model);
+  if (name == own) return absl::OkStatus();
+  if (name == "GGUF") {
+    const auto files = model.files();
+    if (!files.empty() && IsGguf(files[0]->bytes())) return absl::OkStatus();
+    return InvalidArgument("--quantization gguf: {} is no GGUF file; `gyre convert` makes one of a folder",
+                           model.path());
+  }
+  // Other engines name a method, and here its type has a name. Embeddings, which keep their type, may take more bytes.
+  constexpr std::pair<const char*, DType> kMethods[] = {
+      {"FP8", DType::kF8E4M3}, {"INT8", DType::kI8}, {"COMPRESSED-TENSORS", DType::kI8}};
+  for (const auto& [method, type] : kMethods) {
+    if (name != method) continue;
+    for (const auto& [tensor, t] : model.tensors().all()) {
+      if (t.type == type) return absl::OkStatus();
+    }
+  }
+  const std::string way =
+      FindMix(wanted) != nullptr
+          ? fmt::format("`gyre quantize` makes a file with {} of one with F32, F16 or BF16", FindMix(wanted)->name)
+          : fmt::format("`gyre quantize` makes files with {}", KnownTypes());
+  return InvalidArgument("--quantization {}: the weights of {} are {}; {}", Printable(wanted), model.path(), own, way);
 }
 
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
@@ -129,9 +191,7 @@ DType TypeFor(const std::string& type, const std::string& name, const TensorView
 StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& out, const QuantizeOptions& o) {
   const Mix* mix = FindMix(o.type);
   if (mix == nullptr) {
-    std::string known;
-    for (const std::string& name : QuantizeTypes()) known += " " + name;
-    return InvalidArgument("the type {} is not known, known are{}", Printable(o.type), known);
+    return InvalidArgument("the type {} is not known, known are {}", Printable(o.type), KnownTypes());
   }
   GYRE_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(in));
   StatusOr<Gguf> parsed = Gguf::Parse(file->bytes());
@@ -163,7 +223,9 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
     total += t->bytes;
   }
 
-  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, {.overwrite = o.overwrite, .sources = {file}}));
+  NewFileOptions place{.overwrite = o.overwrite, .sources = o.sources};
+  place.sources.push_back(file);
+  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, place));
   for (const auto& [key, value] : gguf.metadata()) {
     if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment")
       writer.Add(key, value);
@@ -194,15 +256,13 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
         const uint64_t end = std::min(rows, at + share * threads);
         std::vector<std::byte> bytes((end - at) * row_bytes);
         std::vector<Error> errors(threads);
-        std::vector<std::thread> team;
-        for (uint64_t w = 0; w < threads; ++w) {
-          const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
-          if (from < to)
-            team.emplace_back([&, w, from, to] {
-              errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes);
-            });
-        }
-        for (auto& thread : team) thread.join();
+        std::atomic<uint64_t> next{0};
+        OnThreads(threads, [&](bool) {
+          for (uint64_t w = next++; w < threads; w = next++) {
+            const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
+            if (from < to) errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes);
+          }
+        });
         for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;
         GYRE_RETURN_IF_ERROR(writer.Write(bytes));
         report.bytes_after += bytes.size();

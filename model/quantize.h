@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "model/gguf.h"
+#include "model/mapped_file.h"
+#include "model/weights.h"
 
 namespace gyre {
 
@@ -16,7 +20,8 @@ struct QuantizeOptions {
   std::string type;  // of QuantizeTypes(), in either case
   int threads = 1;
   bool requantize = false;  // tensors that are quantized already are quantized again
-  bool overwrite = false;   // an existing `out` is replaced; `in` never is
+  bool overwrite = false;   // an existing `out` is replaced; `in` and `sources` never are
+  std::vector<std::shared_ptr<const MappedFile>> sources;  // beside `in`: what it was made of
   // Called with the bytes read, on the calling thread. Its error ends the work; then no file is left.
   std::function<Status(uint64_t done, uint64_t total)> progress;
 };
@@ -30,6 +35,16 @@ struct QuantizeReport {
 
 // The usual names of mixes of tensor types: "Q8_0", "Q4_K_M", ...
 const std::vector<std::string>& QuantizeTypes();
+
+// The usual name of a model's quantization, as "Q4_K_M": what the number of general.file_type means, or the type that
+// takes the most bytes. "": there are no tensors.
+std::string QuantizationName(std::optional<int64_t> file_type, const TensorTable& tensors);
+
+// The same of an open model.
+std::string QuantizationOf(const Model& model);
+// kInvalidArgument: the model's weights are not those that `wanted` names, in either case: the name of a quantization,
+// gguf, or a method of other engines, as fp8. The sentence begins with --quantization. "" names none.
+Status CheckQuantization(const Model& model, const std::string& wanted);
 
 // The type that a mix gives a tensor. Vectors, routers and integer tensors keep theirs. As usual, attn_v and
 // ffn_down get a finer type in some layers, and the output matrix always does. REQUIRES: a known type.

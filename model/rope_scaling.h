@@ -10,6 +10,14 @@
 
 namespace gyre {
 
+// Gyre's own GGUF keys, for what GGUF has no names for.
+//
+// Beyond the model's context the base of the rotation follows the length of the text (transformers' "dynamic"). Up to
+// there nothing is scaled, and longer contexts are refused.
+inline constexpr const char* kRopeFollowsLengthKey = "gyre.rope.follows_length";
+// Whether yarn's ramp ends at whole pairs, if it is otherwise than usual for the architecture.
+inline constexpr const char* kYarnTruncateKey = "gyre.rope.yarn_truncate";
+
 enum class RopeScalingKind : uint8_t {
   kNone,
   kLinear,  // position interpolation: Chen et al. 2023

@@ -33,8 +33,11 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
   }
 }
 
-SentencePieceTokenizer::SentencePieceTokenizer(Vocabulary v, bool meta_space, bool space_first)
-    : VocabularyTokenizer(std::move(v)), meta_space_(meta_space), space_first_(space_first) {
+SentencePieceTokenizer::SentencePieceTokenizer(Vocabulary v, bool meta_space, bool space_first, bool after_special)
+    : VocabularyTokenizer(std::move(v)),
+      meta_space_(meta_space),
+      space_first_(space_first),
+      after_special_(after_special) {
   bytes_.fill(-1);
   for (size_t id = 0; id < v_.size(); ++id) {
     const auto token = static_cast<TokenId>(id);

@@ -13,6 +13,9 @@ namespace gyre {
 // Gyre's own GGUF key: a space is put before a text, not after special tokens (tokenizer.json's prepend_scheme
 // "first").
 inline constexpr const char* kPrefixFirstOnlyKey = "gyre.tokenizer.prefix_first_only";
+// Gyre's own too: no space is put before a text that begins with one; no piece reaches over the beginning of a word.
+inline constexpr const char* kPrefixUnlessThereKey = "gyre.tokenizer.prefix_unless_there";
+inline constexpr const char* kSplitWordsKey = "gyre.tokenizer.split_words";
 inline constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581
 
 // Replaces every `from` in the text, left to right, by `to`. REQUIRES: from is not empty.
@@ -20,8 +23,11 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
 
 class SentencePieceTokenizer : public VocabularyTokenizer {
  public:
-  // `meta_space`: pieces have U+2581 for a space. `space_first`: Encode puts a space before the text, Decode drops it.
-  SentencePieceTokenizer(Vocabulary v, bool meta_space, bool space_first);
+  // `meta_space`: pieces have U+2581 for a space. `space_first`: Decode drops a space at the beginning of a text, as
+  // Encode puts one there; `after_special`: after special tokens too.
+  SentencePieceTokenizer(Vocabulary v, bool meta_space, bool space_first, bool after_special);
+
+  bool starts_after_special() const override { return after_special_; }
 
   std::string Piece(TokenId id, bool at_start) const override;
 
@@ -32,7 +38,7 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
   // Appends the byte tokens of a character; for bytes without one the unknown token, once.
   void EmitBytes(std::string_view character, std::vector<TokenId>* out) const;
 
-  const bool meta_space_, space_first_;
+  const bool meta_space_, space_first_, after_special_;
 
  private:
   std::array<TokenId, 256> bytes_;  // -1 = none

@@ -2,7 +2,23 @@
 
 #include <filesystem>
 
+#include "model/mapped_file.h"
+
 namespace gyre {
+
+namespace {
+
+// Whether a file says that it is no part of another one, whatever it is called.
+bool IsWhole(const std::string& path) {
+  const auto file = MappedFile::Open(path);
+  if (!file.ok()) return false;
+  const auto gguf = Gguf::Parse((*file)->bytes());
+  if (!gguf.ok()) return false;
+  const auto count = gguf->Int("split.count", 0, kMaxSplitParts);
+  return count.ok() && count->value_or(0) <= 1;
+}
+
+}  // namespace
 
 StatusOr<std::vector<std::string>> PartsOf(const std::string& path) {
   constexpr size_t kTail = 20;  // "-00002-of-00003.gguf"
@@ -20,7 +36,7 @@ StatusOr<std::vector<std::string>> PartsOf(const std::string& path) {
     return std::vector<std::string>{path};
   }
   const int count = number(at + 10), own = number(at + 1);
-  if (count < 1 || own < 1 || own > count) return std::vector<std::string>{path};
+  if (count < 1 || own < 1 || own > count || IsWhole(path)) return std::vector<std::string>{path};
   std::vector<std::string> out;
   std::string missing;
   for (int i = 1; i <= count; ++i) {

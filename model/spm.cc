@@ -15,23 +15,22 @@ namespace {
 
 class SpmTokenizer : public SentencePieceTokenizer {
  public:
-  SpmTokenizer(Vocabulary v, const SpmOptions& options)
-      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix),
-        first_only_(options.prefix_first_only),
+  SpmTokenizer(Vocabulary v, SpmOptions options, PreSplit split)
+      : SentencePieceTokenizer(std::move(v), options.meta_space,
+                               options.as_json ? options.drop_space : options.add_space_prefix,
+                               !options.prefix_first_only),
+        o_(std::move(options)),
+        split_(std::move(split)),
         whole_(v_.size()) {
+    AddNormalizedTokens();
     single_.fill(-1);
     ids_.reserve(v_.size());
     for (size_t id = 0; id < v_.size(); ++id) {
       const std::string_view piece = v_.piece(id);
       if (v_.types[id] != TokenType::kNormal || piece.empty()) continue;
-      const auto token = static_cast<TokenId>(id);
-      if (piece.size() == 1 && single_[static_cast<uint8_t>(piece[0])] < 0)
-        single_[static_cast<uint8_t>(piece[0])] = token;
-      ids_.emplace(Key(piece), token);
-      for (size_t at = 0; (at = piece.find(Space(), at + 1)) != std::string_view::npos;)
-        before_space_[static_cast<uint8_t>(piece[at - 1])] = true;
-      longest_ = std::max(longest_, piece.size());
+      AddPiece(piece, static_cast<TokenId>(id));
     }
+    for (const auto& [piece, id] : v_.also) AddPiece(piece, id);
   }
 
   const std::string& kind() const override {
@@ -42,26 +41,27 @@ class SpmTokenizer : public SentencePieceTokenizer {
  protected:
   // User-defined tokens are stored with plain spaces; a literal U+2581 counts as a space too.
   std::string Prepare(std::string_view text) const override {
-    return meta_space_ ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
+    return meta_space_ && !o_.as_json ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
+  }
+  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
+    return o_.steps.empty() ? stretch : scratch->Keep(Normalize(stretch, o_.steps));
   }
 
   // The space is put before every stretch between special tokens, which is the published behaviour of most models that
   // have a prefix, or before the first alone.
   void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
                    std::vector<TokenId>* out) const override {
-    std::string normal = space_first_ && (first || !first_only_) ? " " : "";
-    normal += text;
-    if (meta_space_) normal = ReplaceAll(normal, " ", kMetaSpace);
-    const std::string_view all = scratch->Keep(std::move(normal)), space = Space();
-    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeWord(word, &scratch->symbols, ids); };
-    for (size_t begin = 0; begin < all.size();) {
-      size_t end = begin;
-      do {
-        end = std::min(all.find(space, end + 1), all.size());
-      } while (end < all.size() && before_space_[static_cast<uint8_t>(all[end - 1])]);
-      scratch->words.Append(all.substr(begin, end - begin), out, encode);
-      begin = end;
+    const bool replaces = meta_space_ && o_.replace_spaces;
+    const bool there = text[0] == ' ' || (replaces && text.substr(0, kMetaSpace.size()) == kMetaSpace);
+    const bool prefix = o_.add_space_prefix && (first || !o_.prefix_first_only) && !(o_.prefix_unless_there && there);
+    if (prefix || replaces) {
+      std::string normal = prefix ? " " : "";
+      normal += text;
+      text = scratch->Keep(replaces ? ReplaceAll(normal, " ", kMetaSpace) : std::move(normal));
     }
+    if (split_.empty()) return EncodeWords(text, scratch, out);
+    split_.Split(text, &scratch->stretches);
+    for (const Stretch& s : scratch->stretches) EncodeWords(text.substr(s.begin, s.end - s.begin), scratch, out);
   }
 
  private:
@@ -71,6 +71,28 @@ class SpmTokenizer : public SentencePieceTokenizer {
     if (piece.size() == 1) return single_[static_cast<uint8_t>(piece[0])];
     const auto it = ids_.find(Key(piece));
     return it == ids_.end() ? -1 : it->second;
+  }
+
+  void AddPiece(std::string_view piece, TokenId token) {
+    if (piece.size() == 1 && single_[static_cast<uint8_t>(piece[0])] < 0)
+      single_[static_cast<uint8_t>(piece[0])] = token;
+    ids_.emplace(Key(piece), token);
+    for (size_t at = 0; (at = piece.find(Space(), at + 1)) != std::string_view::npos;)
+      before_space_[static_cast<uint8_t>(piece[at - 1])] = true;
+    longest_ = std::max(longest_, piece.size());
+  }
+
+  void EncodeWords(std::string_view all, EncodeScratch* scratch, std::vector<TokenId>* out) const {
+    const std::string_view space = Space();
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeWord(word, &scratch->symbols, ids); };
+    for (size_t begin = 0; begin < all.size();) {
+      size_t end = begin;
+      do {
+        end = std::min(all.find(space, end + 1), all.size());
+      } while (!o_.split_words && end < all.size() && before_space_[static_cast<uint8_t>(all[end - 1])]);
+      scratch->words.Append(all.substr(begin, end - begin), out, encode);
+      begin = end;
+    }
   }
 
   // A word is a stretch that no piece joins to its neighbours, so merging it alone gives the same result as in context.
@@ -111,16 +133,18 @@ class SpmTokenizer : public SentencePieceTokenizer {
   size_t longest_ = 0;                                   // bytes of a normal piece
   std::array<TokenId, 256> single_;                      // pieces of one byte, -1 = none
   std::array<bool, 256> before_space_{};                 // bytes that a space follows in some piece
-  const bool first_only_;
+  const SpmOptions o_;
+  const PreSplit split_;
   WholePieces whole_;
 };
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary v, const SpmOptions& options) {
+StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary v, SpmOptions options) {
   GYRE_RETURN_IF_ERROR(v.Validate());
   if (v.scores.size() != v.size()) return DataLoss("{} scores for {} tokens", v.scores.size(), v.size());
-  return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(v), options));
+  GYRE_ASSIGN_OR_RETURN(PreSplit split, PreSplit::Compile(options.patterns));
+  return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(v), std::move(options), std::move(split)));
 }
 
 // Up to this number ranks are exact as floats.
@@ -168,21 +192,16 @@ void MergeScores::Finish() {
     if (!rep_->scored[id] && v.types[id] == TokenType::kNormal && Utf8Length(v.piece(id), 0) < v.piece(id).size())
       v.types[id] = TokenType::kUnused;
   }
+  std::erase_if(v.also, [&](const auto& piece) {
+    return !rep_->scored[static_cast<size_t>(piece.second)] && Utf8Length(piece.first, 0) < piece.first.size();
+  });
 }
 
 StatusOr<std::unique_ptr<Tokenizer>> MergedSpmFromGguf(const Gguf& gguf) {
   GYRE_ASSIGN_OR_RETURN(const Vocabulary stored, VocabularyFromGguf(gguf, true));
-  Vocabulary v;
-  v.Reserve(stored.text.size(), stored.size());
-  for (size_t id = 0; id < stored.size(); ++id) {
-    const bool plain = stored.types[id] == TokenType::kUserDefined;
-    v.Add(plain ? ReplaceAll(stored.piece(id), kMetaSpace, " ") : std::string(stored.piece(id)), stored.types[id]);
-  }
-  v.bos = stored.bos;
-  v.eos = stored.eos;
-  v.end_ids = stored.end_ids;
-  v.add_bos = stored.add_bos;
-  v.add_eos = stored.add_eos;
+  Vocabulary v = stored.Respelled([](std::string_view piece, TokenType type) {
+    return type == TokenType::kUserDefined ? ReplaceAll(piece, kMetaSpace, " ") : std::string(piece);
+  });
   GYRE_ASSIGN_OR_RETURN(const GgufValue* lines, gguf.Array("tokenizer.ggml.merges", GgufType::kString));
   if (lines == nullptr) return DataLoss("key tokenizer.ggml.merges is missing");
   if (lines->count > kMostMerges) return DataLoss("tokenizer.ggml.merges has {} entries", lines->count);
@@ -207,8 +226,12 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {
   if (v.scores.empty() && v.size() > 0) return DataLoss("key tokenizer.ggml.scores is missing");
   GYRE_ASSIGN_OR_RETURN(const auto add_space, gguf.Bool("tokenizer.ggml.add_space_prefix"));
   GYRE_ASSIGN_OR_RETURN(const auto first_only, gguf.Bool(kPrefixFirstOnlyKey));
-  return MakeSpmTokenizer(
-      std::move(v), {.add_space_prefix = add_space.value_or(true), .prefix_first_only = first_only.value_or(false)});
+  GYRE_ASSIGN_OR_RETURN(const auto unless_there, gguf.Bool(kPrefixUnlessThereKey));
+  GYRE_ASSIGN_OR_RETURN(const auto split_words, gguf.Bool(kSplitWordsKey));
+  return MakeSpmTokenizer(std::move(v), {.add_space_prefix = add_space.value_or(true),
+                                         .prefix_first_only = first_only.value_or(false),
+                                         .prefix_unless_there = unless_there.value_or(false),
+                                         .split_words = split_words.value_or(false)});
 }
 
 }  // namespace gyre

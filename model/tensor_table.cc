@@ -43,6 +43,17 @@ const TensorView* TensorTable::Find(const std::string& name) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
+uint64_t TensorTable::Parameters() const {
+  uint64_t sum = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.rfind("rope_", 0) == 0) continue;  // divisors of frequencies
+    uint64_t numbers = 1;
+    for (const uint64_t d : tensor.dims) numbers *= d;
+    sum += numbers;
+  }
+  return sum;
+}
+
 std::string TensorTable::MainType() const {
   std::map<std::string, uint64_t> bytes;
   for (const auto& [name, tensor] : tensors_) bytes[std::string(Info(tensor.type).name)] += tensor.bytes;

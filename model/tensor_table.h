@@ -40,6 +40,8 @@ class TensorTable {
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
   // The type of most bytes, as "Q8_0"; "" if there are no tensors.
   std::string MainType() const;
+  // The numbers in all tensors that were learned.
+  uint64_t Parameters() const;
 
   // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type). Where the
   // tensor has `made`, the view has no data.

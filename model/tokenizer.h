@@ -32,6 +32,8 @@ class Tokenizer {
   // The bytes of one token, possibly not whole UTF-8; "" for control tokens. `at_start`: the first of a text, where
   // SentencePiece drops the space that it prepended. Unknown ids give "".
   virtual std::string Piece(TokenId id, bool at_start = false) const = 0;
+  // Whether a token that follows a special one counts as the first of a text.
+  virtual bool starts_after_special() const { return true; }
   // The stored text of a token, also of control tokens. Unknown ids give "".
   virtual std::string Text(TokenId id) const = 0;
   virtual TokenType type(TokenId id) const = 0;

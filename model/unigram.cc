@@ -17,14 +17,20 @@ constexpr size_t kMaxPiece = 1024;      // bytes; the time per byte of text grow
 class UnigramTokenizer : public SentencePieceTokenizer {
  public:
   UnigramTokenizer(Vocabulary v, UnigramOptions options)
-      : SentencePieceTokenizer(std::move(v), true, options.prefix != UnigramOptions::Prefix::kNone),
+      : SentencePieceTokenizer(std::move(v), true, options.prefix != UnigramOptions::Prefix::kNone,
+                               !options.prefix_first_only),
         options_(std::move(options)) {
+    AddNormalizedTokens();
     std::vector<std::pair<std::string_view, TokenId>> pieces;
     double worst = std::numeric_limits<double>::infinity();
     for (size_t id = 0; id < v_.size(); ++id) {
       if (v_.types[id] != TokenType::kNormal) continue;
       worst = std::min(worst, static_cast<double>(v_.scores[id]));
       if (CanOccur(v_.piece(id))) pieces.emplace_back(v_.piece(id), static_cast<TokenId>(id));
+    }
+    for (const auto& [piece, id] : v_.also) {
+      worst = std::min(worst, static_cast<double>(v_.scores[static_cast<size_t>(id)]));
+      if (CanOccur(piece)) pieces.emplace_back(piece, id);
     }
     if (std::isfinite(worst)) unknown_score_ = worst - kUnknownPenalty;
     trie_ = PieceTrie(std::move(pieces));
@@ -36,15 +42,21 @@ class UnigramTokenizer : public SentencePieceTokenizer {
   }
 
  protected:
-  // As in models that merge, every stretch between special tokens is encoded alone.
-  void EncodePlain(std::string_view text, bool first, EncodeScratch*, std::vector<TokenId>* out) const override {
-    std::string normal = Normalize(text, options_.steps);
-    if (normal.empty()) return;
-    const bool space = normal[0] == ' ' || std::string_view(normal).substr(0, kMetaSpace.size()) == kMetaSpace;
-    const bool here = first || !options_.prefix_first_only;
-    if (here && (options_.prefix == UnigramOptions::Prefix::kSpace ||
-                 (options_.prefix == UnigramOptions::Prefix::kSpaceUnlessThere && !space))) {
+  // As in models that merge, every stretch between special tokens is normalized and encoded alone.
+  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
+    std::string normal = Normalize(stretch, options_.steps);
+    if (options_.prefix == UnigramOptions::Prefix::kSpace && !options_.prefix_first_only && !normal.empty())
       normal.insert(0, 1, ' ');
+    return scratch->Keep(std::move(normal));
+  }
+
+  void EncodePlain(std::string_view text, bool first, EncodeScratch*, std::vector<TokenId>* out) const override {
+    std::string normal(text);
+    const bool space = normal[0] == ' ' || std::string_view(normal).substr(0, kMetaSpace.size()) == kMetaSpace;
+    if (first || !options_.prefix_first_only) {
+      if ((options_.prefix == UnigramOptions::Prefix::kSpace && options_.prefix_first_only) ||
+          (options_.prefix == UnigramOptions::Prefix::kSpaceUnlessThere && !space))
+        normal.insert(0, 1, ' ');
     }
     EncodeNormal(ReplaceAll(normal, " ", kMetaSpace), out);
   }

@@ -28,6 +28,18 @@ inline size_t ValidUtf8Length(std::string_view text, size_t at) {
   return 0;
 }
 
+// Whether the bytes are the first ones of a character whose other bytes are missing. REQUIRES: one byte or more.
+inline bool BeginsUtf8(std::string_view bytes) {
+  const auto first = static_cast<uint8_t>(bytes[0]);
+  if (first < 0xC2 || first > 0xF4) return false;
+  const size_t whole = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  if (bytes.size() >= whole) return false;
+  for (const char c : bytes.substr(1)) {
+    if ((static_cast<uint8_t>(c) & 0xC0u) != 0x80) return false;
+  }
+  return true;
+}
+
 // Like ValidUtf8Length, but 1 for a byte that belongs to no character.
 inline size_t Utf8Length(std::string_view text, size_t at) {
   const size_t n = ValidUtf8Length(text, at);

@@ -55,6 +55,21 @@ class MappedFile;
 class TensorTable;
 class Tokenizer;
 
+// The chat templates that come with a model.
+struct ChatTemplates {
+  std::string text;   // "" = none
+  std::string tools;  // takes its place in chats with tools; "" = it serves these too
+  std::string note;   // why there is none, although there are several; "" else
+};
+// GGUF's key of the template for chats with tools; that of the other is tokenizer.chat_template.
+inline constexpr const char* kToolTemplateKey = "tokenizer.chat_template.tool_use";
+
+// Settings of sampling that the model's maker recommends; those that are not set were not given.
+struct RecommendedSampling {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k, penalty_last_n;
+};
+
 // An opened model file: spec, tensors, tokenizer. Immutable after Open; thread-safe. Views point into it.
 class Model {
  public:
@@ -74,8 +89,11 @@ class Model {
   virtual const Tokenizer* tokenizer() const = 0;
   // Why tokenizer() is null, as "the file has no tokenizer"; "" if there is one.
   virtual const std::string& tokenizer_note() const = 0;
-  // tokenizer.chat_template, or "".
-  virtual const std::string& chat_template() const = 0;
+  virtual const ChatTemplates& chat_templates() const = 0;
+  // The one for all chats, or "".
+  const std::string& chat_template() const { return chat_templates().text; }
+  // The file's keys general.sampling.*, or a folder's generation_config.json.
+  virtual const RecommendedSampling& recommended_sampling() const = 0;
   virtual const TensorTable& tensors() const = 0;
   // Keys and values for people, in the file's order of keys; empty for .bin files.
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
@@ -83,6 +101,8 @@ class Model {
   virtual bool float_weights() const = 0;
   // The mapped files that hold its tensors, in their order; none for a model from bytes.
   virtual std::vector<std::shared_ptr<const MappedFile>> files() const = 0;
+  // The sum of their sizes.
+  uint64_t file_bytes() const;
 };
 
 struct OpenOptions {
@@ -90,6 +110,7 @@ struct OpenOptions {
   double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
+  std::string quantization;    // "" = any; a model of another one is refused (CheckQuantization in model/quantize.h)
   // The content_hash of a model whose files lack parts, which read as zeros (weights/piece_store.h): then no content is
   // sampled, and there is no tokenizer.
   std::optional<uint64_t> known_hash;
@@ -113,7 +134,8 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
 StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
                                                           const OpenOptions& options = {},
                                                           std::span<const std::byte> tokenizer_bytes = {});
-// Opens only tokenizer and chat template; the file may have no tensors. An error if there is no tokenizer.
+// Opens only tokenizer and chat template; the file or folder may have no tensors. An error if there is no tokenizer:
+// tokenizer() of the result is not null.
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options = {});
 // Opens the tokenizer of such a file.
 StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options = {});

@@ -65,6 +65,11 @@ class WordCache {
   std::vector<Word> words_;
 };
 
+// A part of a text, in bytes.
+struct Stretch {
+  size_t begin = 0, end = 0;
+};
+
 // Memory for one Encode, which all stretches of its text share.
 struct EncodeScratch {
   explicit EncodeScratch(size_t bytes) : words(bytes) {}
@@ -74,7 +79,7 @@ struct EncodeScratch {
   WordCache words;
   std::deque<std::string> kept;
   std::vector<MergeSymbol> symbols;
-  std::vector<size_t> ends;
+  std::vector<Stretch> stretches;
 };
 
 }  // namespace gyre

@@ -9,6 +9,7 @@
 
 #include "base/host_port.h"
 #include "base/ring_address.h"
+#include "identity/principal.h"
 #include "proto/codec_parts.h"
 
 namespace gyre {
@@ -135,7 +136,9 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
     return FailedPrecondition("it speaks control protocol {}, expected {}", h.protocol(), kControlProtocol);
   }
   GYRE_RETURN_IF_ERROR(CheckMemberName(h.name()));
-  if (h.name() == "local") return InvalidArgument("the name 'local' is the coordinator's own");
+  if (h.name() == kLocalName || h.name() == kCoordinatorName) {
+    return InvalidArgument("the name '{}' is the coordinator's own: give the worker another --name", h.name());
+  }
   GYRE_ASSIGN_OR_RETURN(const RingAddress ring, ParseRingAddress(h.ring_address()));
   GYRE_RETURN_IF_ERROR(ParseHostPort(ring.tcp).status());
   GYRE_ASSIGN_OR_RETURN(const Transport transport, DecodeTransport(h.transport()));

@@ -23,6 +23,8 @@ namespace gyre {
 
 // Both ends must have exactly this version.
 inline constexpr uint32_t kControlProtocol = 4;
+// The words with which a coordinator ends a worker's stream when its process ends.
+inline constexpr char kCoordinatorStops[] = "the coordinator stops";
 
 // The facts that a worker needs before it attaches: the answer to Cluster.Info.
 struct ClusterFacts {

@@ -53,6 +53,7 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_row_bytes_sent(load.row_bytes_sent);
   out->set_round_trip_us(load.round_trip_us);
   out->set_transport(static_cast<uint32_t>(load.transport));
+  out->set_answers_sent(load.answers_sent);
   out->set_answer_bytes_sent(load.answer_bytes_sent);
   out->set_in_layer_us(load.in_layer_us);
   out->set_layer_estimate_us(load.layer_estimate_us);
@@ -78,6 +79,7 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .rows_sent = h.rows_sent(),
           .row_bytes_sent = h.row_bytes_sent(),
           .round_trip_us = h.round_trip_us(),
+          .answers_sent = h.answers_sent(),
           .answer_bytes_sent = h.answer_bytes_sent(),
           .step_times = DecodeStepTimes(h),
           .transport = h.transport() <= 0xFF && IsTransport(static_cast<Transport>(h.transport()))

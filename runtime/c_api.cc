@@ -4,6 +4,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "gyre.h"
 #include "model/utf8.h"
@@ -53,6 +54,15 @@ int CodeOf(const Status& status, int otherwise) {
   }
 }
 
+// Of an error that says why a model's file can't be used.
+int FileCode(const Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound: return GYRE_NOT_FOUND;
+    case absl::StatusCode::kResourceExhausted: return GYRE_OUT_OF_MEMORY;
+    default: return GYRE_BAD_MODEL;
+  }
+}
+
 // Runs `body` and returns its result; `failed` if it throws.
 template <typename T, typename Body>
 T Guarded(int* error, T failed, Body body) {
@@ -60,6 +70,8 @@ T Guarded(int* error, T failed, Body body) {
     return body();
   } catch (const std::bad_alloc&) {
     Set(error, GYRE_OUT_OF_MEMORY, "there is no memory left");
+  } catch (const std::system_error& e) {  // of a thread that the system does not give
+    Set(error, GYRE_OUT_OF_MEMORY, e.what());
   } catch (const std::exception& e) {
     Set(error, GYRE_UNKNOWN, e.what());
   } catch (...) {
@@ -193,10 +205,16 @@ const char* gyre_error_message(void) { return gyre::LastMessage().c_str(); }
 gyre_model* gyre_load(const char* path, const gyre_options* options, int* error) {
   return Guarded<gyre_model*>(error, nullptr, [&]() -> gyre_model* {
     if (path == nullptr) return Set(error, GYRE_INVALID_ARGUMENT, "the path is null"), nullptr;
-    const auto runtime_options = gyre::OptionsOf(path, options);
+    auto runtime_options = gyre::OptionsOf(path, options);
     if (!runtime_options.ok()) {
       return Set(error, GYRE_INVALID_ARGUMENT, gyre::Message(runtime_options.status())), nullptr;
     }
+    auto opened = gyre::OpenModel(runtime_options->model, runtime_options->ForOpening());
+    if (!opened.ok()) {
+      Set(error, gyre::FileCode(opened.status()), gyre::Message(opened.status()));
+      return nullptr;
+    }
+    runtime_options->opened = *std::move(opened);
     auto runtime = gyre::Runtime::Open(*runtime_options);
     if (!runtime.ok()) {
       Set(error, gyre::CodeOf(runtime.status(), GYRE_UNKNOWN), gyre::Message(runtime.status()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/ids.h"
 #include "fmt/core.h"
 
@@ -50,9 +51,9 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
     }
     room *= block;
   }
-  std::string why = wish.tokens != 0
-                        ? "as asked for"
-                        : fmt::format("{} times the context of {}", std::max(wish.parallel, 1u), choice.context);
+  std::string why = wish.tokens != 0     ? "as asked for"
+                    : wish.parallel <= 1 ? fmt::format("the context of {}", choice.context)
+                                         : fmt::format("{} times the context of {}", wish.parallel, choice.context);
   if (wish.tokens == 0 && wish.memory > 0 && tokens > room) {
     why = fmt::format("half of the free memory, where {} would be {}; --kv-tokens says more", why, tokens);
     tokens = std::max(room, block);
@@ -81,20 +82,26 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
     choice.least_window_blocks = static_cast<uint32_t>(std::min<uint64_t>(least, choice.window_blocks));
   }
   const uint64_t whole = tokens / std::max(choice.context, 1u);
-  choice.sentence =
-      fmt::format("KV cache: {} tokens, {:.2f} GiB ({}); context {}, {} sequences at once, {}", tokens,
-                  static_cast<double>(bytes_of(blocks)) / (1 << 30), why, choice.context, choice.max_sequences,
-                  wish.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
-                               : fmt::format("{} of them with the whole context", whole));
+  choice.sentence = fmt::format("KV cache: {}, {:.2f} GiB ({}); context {}, {} at once, {}", Counted(tokens, "token"),
+                                static_cast<double>(bytes_of(blocks)) / (1 << 30), why, choice.context,
+                                Counted(choice.max_sequences, "sequence"),
+                                wish.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
+                                             : fmt::format("{} of them with the whole context", whole));
   if (wish.window > 0) {
     choice.sentence +=
         fmt::format("; layers with a window of {} have {} tokens", wish.window, choice.window_blocks * block);
   }
   if (choice.num_slots > 0) {
-    choice.sentence += fmt::format("; {} recurrent states of {:.1f} MiB", choice.num_slots,
+    choice.sentence += fmt::format("; {} of {:.1f} MiB", Counted(choice.num_slots, "recurrent state"),
                                    static_cast<double>(wish.state_bytes) / (1 << 20));
   }
   return choice;
+}
+
+std::string ContextWarning(uint64_t context, uint64_t made_for) {
+  if (context <= made_for) return "";
+  return fmt::format("--ctx {} is more than the {} that the model was made for; far text may be poor", context,
+                     made_for);
 }
 
 }  // namespace gyre

@@ -44,4 +44,7 @@ struct KvChoice {
 // kInvalidArgument: a number of tokens that can't be counted in blocks.
 StatusOr<KvChoice> ChooseKv(const KvWish& wish);
 
+// The warning for a context that is larger than the one that the model was made for; "" if it is not.
+std::string ContextWarning(uint64_t context, uint64_t made_for);
+
 }  // namespace gyre

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "coordinator/status_reply.h"
+#include "coordinator/service/status_reply.h"
 #include "gyre/v1/admin.pb.h"
 
 namespace gyre {
@@ -18,6 +18,7 @@ class LocalTarget : public Target {
               .kv_type = "",
               .context = runtime_->context(),
               .context_shift = runtime_->context_shift(),
+              .rounds_prompts = runtime_->cluster().status().rounds_prompts,
               .vocab = model.spec().vocab,
               .tokenizer_note = model.tokenizer_note()};
     if (const Tokenizer* t = model.tokenizer()) facts_.add_bos = t->add_bos(), facts_.bos = t->bos();

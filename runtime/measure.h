@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 #include "fmt/core.h"
 #include "limits/machine_limits.h"
 

@@ -78,13 +78,15 @@ struct ServeOptions {
   uint64_t memory = 0;             // bytes for layers in this process; 0 = what is free
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
-  bool bit_equal = false;
+  bool bit_equal = false;          // members that would compute other bits are refused
+  std::string version;             // of this program
   bool mirror_kv = false;          // full pages are copied to another worker, so that little is replayed after a loss
   std::string transport = "auto";  // the cluster's wish for links to workers
   std::string rebalance = "ask";   // what becomes of better plans: auto, ask, off
   // Measures this machine for its own layers, with the file that weights are read from. Empty: it is not measured.
   std::function<MachineSpeed(const MeasuredWith& with)> measure;
   std::shared_ptr<IdentityFolder> identity;  // for TLS on the ring port; null = without
+  std::string cache;                         // the folder where the hashes of the model's pieces are kept; "" = none
 };
 
 struct RuntimeOptions : ModelOptions, ComputeOptions {
@@ -94,6 +96,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
   StateKeeper* state = nullptr;              // what outlives the process; outlives the runtime. null: nothing does
   bool quiet = false;                        // no warnings
+  std::shared_ptr<const Model> opened;       // the model, where it is open already; null: Runtime::Open opens `model`
   NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Gets the bytes of weights that the first plan has loaded, and their total. Called on another thread; the last call
   // has done == total, unless the plan fails. May be empty.

@@ -4,12 +4,16 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "base/counted.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "coordinator/state_keeper.h"
+#include "base/plan.h"
+#include "base/unix_time.h"
+#include "coordinator/state/state_keeper.h"
 #include "runtime/devices.h"
 #include "runtime/kv_choice.h"
+#include "worker/catch_exhausted.h"
 #include "worker/layer.h"
 
 namespace gyre {
@@ -66,19 +70,26 @@ double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire =
 
 }  // namespace
 
-uint64_t TermNow() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
+uint64_t TermNow() { return static_cast<uint64_t>(UnixMillis()); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) {
+  return CatchExhausted([&] { return TryOpen(options); });
+}
+
+StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& options) {
   std::unique_ptr<Runtime> runtime(new Runtime);
-  GYRE_ASSIGN_OR_RETURN(runtime->model_, OpenModel(options.model, options.ForOpening()));
+  runtime->model_ = options.opened;
+  if (runtime->model_ == nullptr) {
+    GYRE_ASSIGN_OR_RETURN(runtime->model_, OpenModel(options.model, options.ForOpening()));
+  }
   const ModelSpec& spec = runtime->model_->spec();
   if (options.stages < 1 || options.stages > static_cast<int>(spec.layers.size())) {
-    return InvalidArgument("--stages {}: the model has {} layers, expected 1 to {}", options.stages, spec.layers.size(),
-                           spec.layers.size());
+    return InvalidArgument("--stages {}: the model has {}, expected 1 to {}", options.stages,
+                           Counted(spec.layers.size(), "layer"), spec.layers.size());
+  }
+  const std::optional<LayerRange> layers = options.serve ? options.serve->wish : std::nullopt;
+  if (layers && layers->end > static_cast<int>(spec.layers.size())) {
+    return InvalidArgument("--layers {}: the model has layers 0-{}", FormatRange(*layers), spec.layers.size() - 1);
   }
   const std::optional<KvType> named = ParseKvType(options.kv_type);
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
@@ -88,10 +99,8 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
-  if (runtime->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
-    Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
-        runtime->context_, spec.context);
-  }
+  const std::string warning = ContextWarning(runtime->context_, static_cast<uint64_t>(spec.context));
+  if (!warning.empty() && !options.quiet) Log(LogLevel::kWarn, "{}", warning);
   RingPortOptions port;
   if (options.serve != nullptr) {
     port.listen = options.serve->ring;
@@ -101,6 +110,9 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
+  if (options.serve != nullptr) {
+    runtime->weights_ = std::make_unique<WeightStock>(WeightCache(options.serve->cache, 0), runtime->port_.get());
+  }
   if (options.state != nullptr) {
     options.state->Serve({.model_hash = runtime->model_->content_hash(),
                           .context = cache.context,
@@ -136,6 +148,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   if (o.serve != nullptr && o.serve->bit_equal) {
     GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device, .isa = o.isa}));
     c.isa = device->isa();
+    c.version = o.serve->version;
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
@@ -198,8 +211,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   ServiceLimits limits;
   if (o.context_shift) limits.unasked_tokens = kUnaskedContexts * context_;
   service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_, limits, o.state);
-  cluster_->Start(engine_.get(), port_.get());
-  return absl::OkStatus();
+  return cluster_->Start(engine_.get(), port_.get());
 }
 
 Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
@@ -221,6 +233,7 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                                                 .cpus = std::vector<int>(next_cpu, last_cpu)}));
     next_cpu = last_cpu;
     w.exact = options.exact;
+    w.weights = weights_.get();
     RingPort* port = port_.get();
     if (options.tcp) {
       GYRE_ASSIGN_OR_RETURN(auto own, RingPort::Open({.listen = "127.0.0.1:0"}));
@@ -234,6 +247,7 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .memory = memory,
                     .threads = w.threads,
                     .isa = w.device->isa(),
+                    .version = serves ? options.serve->version : "",
                     .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;

@@ -8,12 +8,13 @@
 
 #include "base/plan.h"
 #include "base/status.h"
-#include "coordinator/cluster.h"
-#include "coordinator/engine.h"
-#include "coordinator/service.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/service/service.h"
 #include "model/weights.h"
 #include "runtime/options.h"
 #include "transport/ring_port.h"
+#include "weights/weight_stock.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -31,6 +32,9 @@ class Runtime {
   Cluster& cluster() { return *cluster_; }
   RingPort& port() { return *port_; }
   Service& service() { return *service_; }
+  // The model's pieces and their hashes. With them the workers of this process check what they load, and other
+  // processes get what they lack. Null if the process serves no cluster.
+  WeightStock* weights() { return weights_.get(); }
   const std::shared_ptr<const Model>& model_ptr() const { return model_; }
   const Model& model() const { return *model_; }
   uint32_t context() const { return context_; }
@@ -42,6 +46,7 @@ class Runtime {
   void ReportLoads();
 
  private:
+  static StatusOr<std::unique_ptr<Runtime>> TryOpen(const RuntimeOptions& options);
   Runtime() = default;
   // memory: the bytes of each member; 0 = not checked.
   Status AddWorkers(const RuntimeOptions& options, int members, uint64_t memory);
@@ -52,6 +57,7 @@ class Runtime {
   bool context_shift_ = false;
   uint64_t term_ = 0;
   std::unique_ptr<RingPort> port_;
+  std::unique_ptr<WeightStock> weights_;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Service> service_;

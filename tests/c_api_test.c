@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gyre.h"
 
@@ -87,6 +88,14 @@ static void TestErrors(gyre_model* model, const char* path) {
   int error = -1;
   CHECK(gyre_load("/no/such/file.gguf", NULL, &error) == NULL && error == GYRE_NOT_FOUND);
   CHECK(strlen(gyre_error_message()) > 0);
+  /* A file that is empty, and one that is no model. */
+  char other[] = "/tmp/gyre-c-api-XXXXXX";
+  const int fd = mkstemp(other);
+  CHECK(fd >= 0);
+  CHECK(gyre_load(other, NULL, &error) == NULL && error == GYRE_BAD_MODEL);
+  CHECK(write(fd, "Once upon a time there was a text.\n", 35) == 35);
+  CHECK(gyre_load(other, NULL, &error) == NULL && error == GYRE_BAD_MODEL);
+  CHECK(close(fd) == 0 && unlink(other) == 0);
   CHECK(gyre_load(NULL, NULL, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
   CHECK(gyre_load("/no/such/file.gguf", NULL, NULL) == NULL);
   gyre_options options = {.struct_size = sizeof options, .kv_type = "f13"};

@@ -187,11 +187,85 @@ TEST_F(ChatTest, SigtermAtThePromptEndsIt) {
   EXPECT_EQ(chat->Wait(seconds(30)), 130) << chat->output();
 }
 
-TEST_F(ChatTest, CtrlDLeaves) {
+TEST_F(ChatTest, CtrlDLeavesTheCursorInAnEmptyRow) {
   auto chat = Chat();
   ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
   chat->Type("\x04");
   EXPECT_EQ(chat->Wait(seconds(30)), 0) << chat->output();
+  EXPECT_THAT(chat->output(), ::testing::EndsWith("\n"));
+}
+
+TEST_F(ChatTest, WordsMoveToTheNextRow) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Resize(30);
+  chat->Type("What is Gyre?\r");
+  ASSERT_TRUE(chat->WaitFor("[prompt ")) << chat->output();
+  EXPECT_THAT(chat->output(), HasSubstr("\033[K\r\n"));
+  const size_t before = Count(chat->output(), "\033[K\r\n");
+  chat->WaitFor("> ");
+  chat->Type("/set wrap off\rWhat is Gyre?\r");
+  ASSERT_TRUE(chat->WaitFor("[prompt ")) << chat->output();
+  EXPECT_EQ(Count(chat->output(), "\033[K\r\n"), before);
+  chat->WaitFor("> ");
+  Leave(chat.get());
+}
+
+TEST_F(ChatTest, TabCompletesACommand) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("/reg\t\r");
+  EXPECT_TRUE(chat->WaitFor("there is no question yet")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  chat->Type("/s\t");
+  EXPECT_TRUE(chat->WaitFor("/status  /set  /show  /save")) << chat->output();
+  chat->Type("\x15");
+  Leave(chat.get());
+}
+
+TEST_F(ChatTest, TheHistoryHoldsMessages) {
+  {
+    auto chat = Chat({"-n", "1"});
+    ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+    chat->Type("\"\"\"first line\r");
+    ASSERT_TRUE(chat->WaitFor("... "));
+    chat->Type("second line\"\"\"\r");
+    ASSERT_TRUE(chat->WaitFor("[prompt "));
+    ASSERT_TRUE(chat->WaitFor("> "));
+    chat->Type("third \\\r");
+    ASSERT_TRUE(chat->WaitFor("... "));
+    chat->Type("fourth\r");
+    ASSERT_TRUE(chat->WaitFor("[prompt "));
+    ASSERT_TRUE(chat->WaitFor("> "));
+    Leave(chat.get());
+  }
+  auto chat = Chat({"-n", "1"});
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("\033[A\033[A\033[A");  // up
+  ASSERT_TRUE(chat->WaitFor("first line")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("second line")) << chat->output();
+  chat->Type("\r");
+  ASSERT_TRUE(chat->WaitFor("[prompt ")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  chat->Type("/save " + state_ + "/saved\r");
+  ASSERT_TRUE(chat->WaitFor("2 messages in")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  Leave(chat.get());
+  std::ifstream saved(state_ + "/saved");
+  const std::string text((std::istreambuf_iterator<char>(saved)), {});
+  EXPECT_THAT(text, HasSubstr("first line\\nsecond line"));
+}
+
+TEST_F(ChatTest, RunWithoutAPromptIsAChat) {
+  Terminal chat({GYRE_BINARY, "run", GYRE_DEMO_MODEL, "--temp", "0"},
+                {{"LC_ALL", "C.UTF-8"}, {"XDG_STATE_HOME", state_}, {"HOME", state_}, {"TERM", "xterm"}});
+  ASSERT_TRUE(chat.WaitFor("There is no prompt, so this is `gyre chat`")) << chat.output();
+  ASSERT_TRUE(chat.WaitFor("> ")) << chat.output();
+  chat.Type("What is Gyre?\r");
+  EXPECT_TRUE(chat.WaitFor("Gyre runs one large language model")) << chat.output();
+  ASSERT_TRUE(chat.WaitFor("> "));
+  chat.Type("/bye\r");
+  EXPECT_EQ(chat.Wait(seconds(30)), 0) << chat.output();
 }
 
 // The template leaves the answer in the reasoning, which the demo model never ends.
@@ -270,9 +344,57 @@ TEST(PipedChatTest, FlagsOfARequestCountAsInRun) {
 }
 
 TEST(PipedChatTest, QuotesJoinLines) {
-  const Ended ended = Piped("\"\"\"\\nWhat is\\nGyre?\\n\"\"\"\\n");
-  EXPECT_EQ(ended.code, 0) << ended.text;
-  EXPECT_EQ(Count(ended.text, "[prompt "), 1u) << ended.text;
+  std::string text;
+  for (const char* input : {"\"\"\"\\nWhat is\\nGyre?\\n\"\"\"\\n", "\"\"\"What is\\nGyre?\"\"\"\\n",
+                            "\"\"\"What is\\nGyre?\\n\"\"\"\\n", "What is\\\\\\nGyre?\\n"}) {
+    const Ended ended = Piped(input, "2>/dev/null");
+    EXPECT_EQ(ended.code, 0) << ended.text;
+    if (text.empty()) text = ended.text;
+    EXPECT_EQ(ended.text, text) << input;
+  }
+  const Ended one = Piped("\"\"\"What is Gyre?\"\"\"\\n");
+  EXPECT_THAT(one.text, HasSubstr("Gyre runs one large language model"));
+  EXPECT_EQ(Count(one.text, "[prompt "), 1u) << one.text;
+}
+
+// The commands that people know from other chats.
+TEST(PipedChatTest, SettingsChangeDuringTheChat) {
+  const auto said = [](const std::string& input, const std::string& flags = "") {
+    const Ended ended = Piped(input, flags);
+    EXPECT_EQ(ended.code, 0) << ended.text;
+    return ended.text;
+  };
+  EXPECT_THAT(said("/set parameter num_predict 5\\nWhat is Gyre?\\n"), HasSubstr("generated 5 tokens"));
+  EXPECT_THAT(said("/set n-predict 5\\n/set stop runs\\nWhat is Gyre?\\n"), HasSubstr("Gyre \n"));
+  EXPECT_THAT(said("/set quiet\\nWhat is Gyre?\\n"), Not(HasSubstr("[prompt ")));
+  EXPECT_THAT(said("/set usage on\\nWhat is Gyre?\\n", "-q"), HasSubstr("[prompt "));
+  EXPECT_THAT(said("/set temperature 0.25\\n/set system \"Be brief.\"\\n/show\\n"),
+              ::testing::AllOf(HasSubstr("temp               0.25\n"), HasSubstr("system             Be brief.\n"),
+                               HasSubstr("model              demo.gguf (llama)")));
+  // Each change is answered with the value, also where it is the old one; without a name all are shown.
+  EXPECT_THAT(said("/set temperature 0\\n"),
+              ::testing::AllOf(HasSubstr("temp               0\n"), Not(HasSubstr("top-k"))));
+  EXPECT_THAT(said("/set wrap off\\n/set system Be brief.\\n"),
+              ::testing::AllOf(HasSubstr("wrap               off\n"), HasSubstr("system             Be brief.\n")));
+  EXPECT_THAT(said("/set\\n"),
+              ::testing::AllOf(HasSubstr("system             (none)\n"), HasSubstr("temp  "), HasSubstr("usage  ")));
+  EXPECT_THAT(said("/set num_gpu 9\\n"), HasSubstr("--num-gpu has no effect: Gyre computes on the machine"));
+  EXPECT_THAT(said("/clear\\n/?\\n/bye\\nWhat is Gyre?\\n"),
+              ::testing::AllOf(HasSubstr("Conversation cleared."), HasSubstr("/exit           leave"),
+                               Not(HasSubstr("[prompt "))));
+  // The system message is a part of the conversation at once, and /clear keeps it.
+  const std::string brief = "/set system Be brief.\\n/clear\\n/save! /dev/stderr\\n";
+  EXPECT_THAT(said(brief), HasSubstr("\"system\""));
+  for (const auto& [input, says] : std::vector<std::pair<std::string, std::string>>{
+           {"/set temp hot", "--temp: 'hot', expected a number from 0 to 100"},
+           {"/set num_ctx 4096", "there is no setting 'num-ctx'; expected system, wrap, usage, n-predict, temp"},
+           {"/set wrap maybe", "/set wrap: 'maybe', expected on or off"},
+           {"/show license", "/show license: expected info, system, parameters"},
+           {"/exti", "unknown command /exti; did you mean '/exit'?"}}) {
+    const Ended ended = Piped(input + "\\n");
+    EXPECT_EQ(ended.code, 1) << input;
+    EXPECT_THAT(ended.text, HasSubstr(says)) << input;
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/certificates.h"
 #include "tests/testing/command.h"
 
 namespace gyre {
@@ -78,6 +79,14 @@ TEST(RunTest, ThePromptComesFromAFlagAFileOrStdin) {
   EXPECT_THAT(none.text, HasSubstr("a prompt is needed"));
 }
 
+TEST(RunTest, OneTokenIsOneToken) {
+  const Ended e = Gyre({"run", kModel, "-p", "x", "-n", "1", "-t", "1", "-c", "16", "--kv-tokens", "16"});
+  EXPECT_EQ(e.code, 0) << e.text;
+  EXPECT_THAT(e.text, HasSubstr("prompt 1 token"));
+  EXPECT_THAT(e.text, HasSubstr("generated 1 token"));
+  EXPECT_THAT(e.text, ::testing::Not(::testing::ContainsRegex("(prompt|generated) 1 tokens")));
+}
+
 TEST(RunTest, ChatAppliesTheModelsTemplate) {
   const std::string answer = Answer("--temp 0");
   EXPECT_THAT(answer, HasSubstr("Gyre runs one large language model"));
@@ -90,6 +99,39 @@ TEST(RunTest, AFullDiskIsNoSuccess) {
   EXPECT_THAT(full.text, HasSubstr("No space left on device"));
   EXPECT_EQ(Shell("\"$gyre\" inspect \"$model\" >/dev/full").code, 1);
   EXPECT_EQ(Shell("\"$gyre\" help >/dev/full").code, 1);
+}
+
+// Where a folder or a file can't be written, a start ends with a sentence that names it.
+TEST(FolderTest, WhatCannotBeWrittenIsNamed) {
+  const TextFile file("x");
+  for (const std::string& folder :
+       {file.path(), file.path() + "/sub", std::string("/dev/null"), std::string("/proc/no")}) {
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {"serve", kModel, "--http", "127.0.0.1:0", "--state", folder},
+             {"pull", "org/repo:Q8_0", "--endpoint", "http://127.0.0.1:1", "--cache", folder},
+             {"quantize", kModel, folder + "/out.gguf", "Q8_0"},
+             {"convert", "/nowhere", folder + "/out.gguf"},
+             {"ca", "init", folder + "/ca"}}) {
+      const Ended e = Gyre(words);
+      EXPECT_EQ(e.code, 1) << words[0] << " " << folder << ": " << e.text;
+      if (words[0] == "serve" || words[0] == "quantize") EXPECT_THAT(e.text, HasSubstr(folder)) << words[0];
+    }
+    EXPECT_EQ(Gyre({"run", kModel, "-p", "x", "-n", "1", "--cache", folder}).code, 0) << "it goes on without a cache";
+    EXPECT_EQ(Gyre({"models", "--cache", folder}).code, 0);
+  }
+}
+
+TEST(FolderTest, AFileThatMayNotGrowIsAnErrorAndNoSignal) {
+  char folder[] = "/tmp/gyre-limit-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string in = folder;
+  for (const std::string& command : {"serve \"$model\" --http 127.0.0.1:0 --state " + in + "/state",
+                                     "quantize \"$model\" " + in + "/out.gguf Q8_0"}) {
+    const Ended e = Shell("ulimit -f 8; \"$gyre\" " + command);
+    EXPECT_EQ(e.code, 1) << command << ": " << e.text;
+    EXPECT_THAT(e.text, HasSubstr(in)) << command;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // A run that goes on until it is told to end.
@@ -238,7 +280,7 @@ TEST(ServeTest, ACoordinatorWithoutMemoryForTheModelWaitsForWorkers) {
   EXPECT_THAT(preview.text, HasSubstr("w1=0-3,w2=4-7\n"));
   EXPECT_THAT(preview.text, HasSubstr("      0-3  w2               w1"));
   EXPECT_THAT(preview.text, HasSubstr("meanwhile"));
-  EXPECT_EQ(Gyre({"resize", "w1=0-3,w2=4-8", "--dry-run", "--cluster", *address}).code, 1);
+  EXPECT_EQ(Gyre({"resize", "w1=0-3,w2=4-8", "--dry-run", "--cluster", *address}).code, 2);
   for (auto& w : workers) w->Kill(SIGTERM);
   for (auto& w : workers) EXPECT_EQ(w->Wait(seconds(30)), 0) << w->output();
   serve.Kill(SIGINT);
@@ -269,13 +311,68 @@ TEST(LaunchTest, TheExampleRunsFromACheckout) {
   ASSERT_NE(at, std::string::npos);
   ring.replace(at, sizeof "127.0.0.1:7070" - 1, address);
   const TextFile file(ring);
-  Process launch({"/usr/bin/env", "-C", GYRE_SOURCE_DIR, GYRE_BINARY, "launch", file.path()});
-  ASSERT_EQ(Shell("for i in {1..600}; do \"$gyre\" status --cluster " + address +
-                  " 2>/dev/null | grep -q w3 && exit 0; sleep 0.05; done; exit 1")
+  // A token once got w1 an identity, which is for a ring with TLS.
+  const testing::Folder config;
+  const std::string home = "XDG_CONFIG_HOME=" + (config / "");
+  ASSERT_EQ(Shell("cd " + (config / "") +
+                  " && \"$gyre\" ca init ca && \"$gyre\" ca issue ca --role worker --name w1 --out gyre/w1")
+                .code,
+            0);
+  Process launch({"/usr/bin/env", "-C", GYRE_SOURCE_DIR, home, GYRE_BINARY, "launch", file.path()});
+  ASSERT_EQ(Shell("for i in {1..600}; do s=$(\"$gyre\" status --cluster " + address +
+                  " 2>/dev/null); [[ $s == *w1* && $s == *w3* ]] && exit 0; sleep 0.05; done; exit 1")
                 .code,
             0)
       << launch.output();
   EXPECT_THAT(launch.output(), HasSubstr("serve | listening"));
+  EXPECT_THAT(launch.output(), ::testing::ContainsRegex("serve \\| .*open http://127.0.0.1:80[0-9][0-9] in a browser"));
+  const size_t until_then = launch.output().size();
+  launch.Kill(SIGINT);
+  EXPECT_EQ(launch.Wait(seconds(60)), 0) << launch.output();
+  // A stop that was asked for is no fault.
+  const std::string since = launch.output().substr(until_then);
+  for (const char* fault : {"| warn", "| error", "a link"}) EXPECT_THAT(since, Not(HasSubstr(fault)));
+}
+
+TEST(ServeTest, AStateThatCantBeWrittenIsNamed) {
+  const testing::Folder folder;
+  // As on a full disk, each write fails.
+  const Ended e =
+      Shell("ulimit -f 2; \"$gyre\" serve \"$model\" --http off --cluster 127.0.0.1:0 --state " + (folder / "s"));
+  EXPECT_EQ(e.code, 1) << e.text;
+  EXPECT_THAT(e.text, HasSubstr("gyre: --state: " + (folder / "s") + "/state.db: "));
+  EXPECT_THAT(e.text, HasSubstr("disk may be full"));
+}
+
+// Nobody answers a token of a CA that no coordinator has.
+TEST(WorkerTest, ASearchForACoordinatorGivesAHintAndEndsWithCtrlC) {
+  const testing::Folder folder;
+  const Ended token = Shell("cd " + (folder / "") + " && \"$gyre\" ca init ca -q && \"$gyre\" ca token ca");
+  ASSERT_EQ(token.code, 0) << token.text;
+  const std::string word = token.text.substr(
+      token.text.find("gyre1-"), token.text.find('\n', token.text.find("gyre1-")) - token.text.find("gyre1-"));
+  Process worker({"/usr/bin/env", "XDG_CONFIG_HOME=" + (folder / "config"), GYRE_BINARY, "worker", "--token", word,
+                  "--name", "w"});
+  EXPECT_TRUE(worker.WaitFor("looking for a coordinator on the local network").has_value()) << worker.output();
+  EXPECT_TRUE(worker.WaitFor("--join HOST:PORT names it").has_value()) << worker.output();
+  worker.Kill(SIGINT);
+  EXPECT_EQ(worker.Wait(seconds(20)), 0) << worker.output();
+  EXPECT_THAT(worker.output(), Not(HasSubstr("gyre: ")));
+}
+
+// The coordinator's identity is in the environment, not in the file: the worker uses its own then.
+TEST(LaunchTest, ACoordinatorMayHaveTlsBySettings) {
+  const testing::Folder config;
+  ASSERT_EQ(Shell("cd " + (config / "") +
+                  " && \"$gyre\" ca init ca && \"$gyre\" ca issue ca --role worker --name w1 --out gyre/w1 && "
+                  "\"$gyre\" ca issue ca --role coordinator --name head --out head")
+                .code,
+            0);
+  const TextFile file("model = '" + kModel + "'\ncluster = '" + FreeAddress() +
+                      "'\n[serve]\nargs = ['--http', 'off']\n[[worker]]\nname = 'w1'\nargs = ['-t', '1']\n");
+  Process launch({"/usr/bin/env", "XDG_CONFIG_HOME=" + (config / ""), "GYRE_SERVE_IDENTITY=" + (config / "head"),
+                  GYRE_BINARY, "launch", file.path()});
+  EXPECT_TRUE(launch.WaitFor("w1 joined from", seconds(60)).has_value()) << launch.output();
   launch.Kill(SIGINT);
   EXPECT_EQ(launch.Wait(seconds(60)), 0) << launch.output();
 }
@@ -312,10 +409,15 @@ TEST(EstimateTest, WhatDoesNotFitIsAFailure) {
   Ended e = Gyre({"estimate", kModel});
   EXPECT_EQ(e.code, 0) << e.text;
   EXPECT_THAT(e.text, HasSubstr("(1 x 1024, f16)"));
+  EXPECT_THAT(e.text, HasSubstr("one request with the whole context, as `gyre run` has room for"));
+  EXPECT_THAT(Gyre({"estimate", kModel, "-c", "1025"}).text, HasSubstr("--ctx 1025 is more than the 1024"));
   e = Gyre({"estimate", kModel, "--nodes", "2"});
   EXPECT_EQ(e.code, 0) << e.text;
   EXPECT_THAT(e.text, HasSubstr("(8 x 1024, f16)")) << "as gyre serve";
-  EXPECT_THAT(Gyre({"estimate", kModel, "--nodes", "2", "--parallel", "3"}).text, HasSubstr("(3 x 1024, f16)"));
+  EXPECT_THAT(e.text, HasSubstr("8 requests with the whole context, as `gyre serve` has room for"));
+  const Ended three = Gyre({"estimate", kModel, "--nodes", "2", "--parallel", "3"});
+  EXPECT_THAT(three.text, HasSubstr("(3 x 1024, f16)"));
+  EXPECT_THAT(three.text, ::testing::Not(HasSubstr("has room for")));
   e = Gyre({"estimate", kModel, "--nodes", "1M,1m"});
   EXPECT_EQ(e.code, 1) << e.text;
   EXPECT_THAT(e.text, HasSubstr("does not fit into 1.0 MiB"));
@@ -389,14 +491,46 @@ TEST(TemplateTest, ConversationsBecomeText) {
   EXPECT_EQ(Shell("echo nonsense | \"$gyre\" template \"$model\" --jsonl").code, 1);
 }
 
+TEST(InspectTest, AModelOfAnotherQuantizationIsRefused) {
+  for (const char* same : {"F16", "f16", "gguf"}) {
+    EXPECT_EQ(Gyre({"inspect", kModel, "--quantization", same}).code, 0) << same;
+  }
+  EXPECT_EQ(Gyre({"run", kModel, "-p", "hi", "-n", "1", "-q", "--quantize", "f16"}).code, 0);
+  const std::string is = std::string("the weights of ") + kModel + " are F16; ";
+  const struct {
+    const char* name;
+    std::string says;
+  } kCases[] = {
+      {"q4_k_m", "--quantization q4_k_m: " + is + "`gyre quantize` makes a file with Q4_K_M of one with F32"},
+      {"awq", "--quantization awq: " + is + "`gyre quantize` makes files with F32, F16, BF16, Q8_0"},
+      {"fp8", is},
+  };
+  const TextFile ids("1 2");
+  for (const auto& c : kCases) {
+    for (const char* command : {"run", "serve", "estimate", "bench", "inspect", "logits"}) {
+      std::vector<std::string> words{command, kModel, "--quantization", c.name};
+      if (words[0] == "run") words.insert(words.end(), {"-p", "hi"});
+      if (words[0] == "serve") words.insert(words.end(), {"--http", "127.0.0.1:0"});
+      if (words[0] == "logits") words.insert(words.end(), {"--ids", ids.path(), "--out", "/dev/null"});
+      const Ended other = Gyre(words);
+      EXPECT_EQ(other.code, 2) << command << ": " << other.text;
+      EXPECT_THAT(other.text, HasSubstr(c.says)) << command;
+    }
+  }
+}
+
 TEST(InspectTest, AFileIsShown) {
   const Ended text = Gyre({"inspect", kModel, "--tensors"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.text, HasSubstr("token_embd.weight"));
   const Ended json = Gyre({"inspect", kModel, "--json"});
   EXPECT_EQ(json.code, 0);
-  EXPECT_TRUE(boost::json::parse(json.text).is_object());
-  EXPECT_EQ(Gyre({"inspect", kModel, "--tensor", "nothing"}).code, 1);
+  const boost::json::object all = boost::json::parse(json.text).as_object();
+  EXPECT_GT(all.at("parameters").to_number<uint64_t>(), 1'000'000u);
+  EXPECT_EQ(all.at("file_bytes").to_number<uint64_t>(), std::filesystem::file_size(kModel));
+  EXPECT_EQ(all.at("quantization"), "F16");
+  EXPECT_THAT(text.text, ::testing::ContainsRegex("parameters    [0-9.]+ million\nquantization  F16\nsize          "));
+  EXPECT_EQ(Gyre({"inspect", kModel, "--tensor", "nothing"}).code, 2);
   EXPECT_EQ(Gyre({"inspect", "/nowhere.gguf"}).code, 1);
 }
 

@@ -97,9 +97,18 @@ TEST_F(PullCommandTest, PullListRunRemove) {
   EXPECT_TRUE(fs::is_empty(Root() + "/blobs"));
 }
 
+// The name of a file says nothing; its keys do.
+TEST_F(PullCommandTest, AFileOfAUrlHasTheTypeThatItSays) {
+  hub_.AddFile("org/plain", "model.gguf", Content(GYRE_DEMO_MODEL));
+  const std::string url = hub_.FileUrl("org/plain", "model.gguf");
+  EXPECT_EQ(Run({"pull", url, "-q"}).code, 0);
+  EXPECT_THAT(Run({"models"}).text, ::testing::ContainsRegex("3.9 MiB +F16 +just now"));
+  EXPECT_THAT(Run({"models", "--json"}).text, HasSubstr("\"type\":\"F16\""));
+}
+
 TEST_F(PullCommandTest, InAPipeNothingIsPulled) {
-  for (const char* command : {"run org/demo -p Hi", "chat org/demo", "serve org/demo", "inspect org/demo",
-                              "bench org/demo", "tokenize org/demo"}) {
+  for (const char* command : {"run org/demo -p Hi", "chat org/demo", "serve org/demo --http 127.0.0.1:0",
+                              "inspect org/demo", "bench org/demo", "tokenize org/demo"}) {
     const Ended e = InAPipe(command);
     EXPECT_EQ(e.code, 2) << command << ": " << e.text;
     EXPECT_THAT(e.text, HasSubstr("type: gyre pull org/demo\n"));

@@ -105,6 +105,7 @@ TEST(CommandLineTest, MistakesAreUsageErrorsWithANearName) {
       {{"foo"}, "there is no command 'foo'"},
       {{}, "a COMMAND is needed"},
       {{"--verison"}, "there is no flag --verison"},
+      {{"serve", model, "--cluster"}, "--cluster: a value is missing; expected HOST:PORT"},
       {{"help", "rnu"}, "did you mean 'run'?"},
       {{"run", model, "-p", "x", "--tempp", "1"}, "there is no flag --tempp; did you mean '--temp'?"},
       {{"run", model, "-p", "x", "--threads", "0"}, "--threads: '0', expected a whole number from 1 to 4096"},
@@ -131,6 +132,95 @@ TEST(CommandLineTest, MistakesAreUsageErrorsWithANearName) {
     EXPECT_THAT(e.text, HasSubstr(c.says));
     EXPECT_LT(e.text.size(), 500u) << e.text;
   }
+}
+
+// What people type from habit: flags of llama.cpp, ollama, vLLM and others do the same here, or say what does.
+TEST(ForeignTest, FlagsThatMeanTheSameDoTheSame) {
+  const std::string model = GYRE_DEMO_MODEL;
+  const std::string plain = Gyre({"run", model, "-p", "Once", "-n", "4", "--temp", "0", "-q"}).text;
+  ASSERT_FALSE(plain.empty());
+  for (const auto& flags : std::vector<std::vector<std::string>>{
+           {"--predict", "4", "--temperature", "0"},
+           {"--n_predict", "4", "--temperature=0"},
+           {"--max-tokens", "4", "--temp", "0", "--ctx-size", "64", "--n-threads", "1", "-b", "64", "-ub", "32"},
+           {"-n", "4", "--temp", "0", "-ngl", "99", "-fa", "on", "-fa", "--mlock", "--jinja", "-no-cnv", "-v"},
+           {"-n", "4", "--temp", "0", "-ctk", "f16", "-ctv", "f16", "--max-model-len", "64", "--dtype", "auto"}}) {
+    std::vector<std::string> words{"run", "-m", model, "-p", "Once", "-q"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Ended e = Gyre(words);
+    EXPECT_EQ(e.code, 0) << e.text;
+    EXPECT_EQ(e.text, plain) << flags[0];
+  }
+  const Ended told = Gyre({"run", model, "-p", "x", "-n", "1", "--n-gpu-layers", "99"});
+  EXPECT_EQ(told.code, 0);
+  EXPECT_THAT(told.text, HasSubstr("--n-gpu-layers has no effect: Gyre computes on the machine's processors only"));
+  // A value may look like a flag.
+  EXPECT_THAT(Gyre({"run", model, "-p", "-ngl", "-n", "0", "--echo", "-q"}).text, HasSubstr("-ngl"));
+}
+
+TEST(ForeignTest, FlagsThatMeanSomethingElseSayWhat) {
+  const std::string model = GYRE_DEMO_MODEL;
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } kCases[] = {
+      {{"serve", model, "--host", "0.0.0.0"},
+       "--http 0.0.0.0:8080: this address is not loopback, so it needs --tls-cert"},
+      {{"serve", model, "--host=::", "--port=9"}, "--http [::]:9: this address is not loopback"},
+      {{"serve", model, "--port", "x"}, "--port: 'x', expected a whole number from 0 to 65535"},
+      {{"serve", model, "--port", "1", "--http", "127.0.0.1:1"}, "--port can't go with --http"},
+      {{"serve", model, "--api-key", "secret"}, "expected --api-keys FILE"},
+      {{"serve", model, "--temperature", "1"}, "--temperature: each request to the server says this for itself"},
+      {{"serve", model, "--tensor-parallel-size", "2"}, "Gyre shares a model by its layers"},
+      {{"serve", model, "-tp", "1", "--port", "y"}, "--port: 'y'"},
+      {{"serve", model, "--no-http"}, "expected --http off"},
+      {{"serve", model, "--role", "master"}, "`gyre serve --cluster` is the master"},
+      {{"worker", "--port", "1"}, "--listen HOST:PORT"},
+      {{"chat", model, "--host", "x"}, "--url http://HOST:PORT asks a server"},
+      {{"run", model, "-p", "x", "-cnv"}, "`gyre chat MODEL` is a conversation"},
+      {{"run", model, "-p", "x", "--mirostat", "2"}, "expected one of their flags"},
+      {{"run", model, "-p", "x", "-md", "draft.gguf"}, "Gyre has no speculative decoding"},
+      {{"run", model, "-p", "x", "-ctk", "q5_1"}, "--kv-type: "},
+      {{"run", model, "-p", "x", "-ngl"}, "-ngl: a value is needed"},
+      {{"run", "--cluster", "127.0.0.1:1", model}, "--model can't go with --cluster"},
+      {{"stop", model}, "Ctrl-C or SIGTERM ends `gyre serve`"},
+      {{"create", "x", "-f", "Modelfile"}, "there is no Modelfile"},
+      {{"push", "x"}, "Gyre uploads nothing"},
+      {{"generate", model}, "`gyre run MODEL -p TEXT` continues a text"},
+      {{"ps"}, "`gyre ps` is `gyre status`; `gyre help status` explains the command"},
+      {{"model", "rm"}, "`gyre model rm` is `gyre models rm`; `gyre help models rm` explains the command"},
+  };
+  for (const auto& c : kCases) {
+    const Ended e = Gyre(c.words);
+    EXPECT_EQ(e.code, 2) << e.text;
+    EXPECT_THAT(e.text, HasSubstr(c.says));
+    EXPECT_THAT(e.text, Not(HasSubstr("secret")));
+    EXPECT_LT(e.text.size(), 500u) << e.text;
+  }
+  const TextFile file("[run]\ntemperature = 0\n");
+  EXPECT_THAT(RunOne({"--config", file.path()}).text,
+              HasSubstr("temperature: there is no such flag; did you mean 'temp'?"));
+}
+
+TEST(ForeignTest, CommandsOfOtherProgramsAreOurs) {
+  EXPECT_EQ(Gyre({"list"}).text, Gyre({"models"}).text);
+  EXPECT_EQ(Gyre({"models", "ls"}).text, Gyre({"models"}).text);
+  EXPECT_EQ(Gyre({"show", GYRE_DEMO_MODEL}).text, Gyre({"inspect", GYRE_DEMO_MODEL}).text);
+  EXPECT_EQ(Gyre({"rm", "nobody/nothing"}).text, Gyre({"models", "rm", "nobody/nothing"}).text);
+  EXPECT_EQ(Gyre({"help", "rm"}).text, Gyre({"help", "models", "rm"}).text);
+}
+
+TEST(ForeignTest, AWordBehindTheModelIsAQuestion) {
+  const std::string model = GYRE_DEMO_MODEL;
+  const Ended asked = Gyre({"run", model, "--chat", "-p", "What is Gyre?", "--temp", "0", "-q"});
+  EXPECT_EQ(asked.code, 0);
+  EXPECT_EQ(Gyre({"run", model, "What is Gyre?", "--temp", "0", "-q"}).text, asked.text);
+  EXPECT_EQ(Gyre({"run", model, "What", "is", "Gyre?", "--temp", "0", "-q"}).text, asked.text);
+  EXPECT_EQ(Gyre({"run", "--temp", "0", "-q", "-m", model, "What is Gyre?"}).text, asked.text);
+  const Ended refused = Gyre({"run", "--cluster", "127.0.0.1:1", "What is Gyre?"});
+  EXPECT_EQ(refused.code, 1) << "it is no MODEL: " << refused.text;
+  EXPECT_THAT(refused.text, HasSubstr("no coordinator answers at 127.0.0.1:1"));
+  EXPECT_EQ(Gyre({"run", model, "x", "-p", "x"}).code, 2);
 }
 
 TEST(CommandLineTest, AClusterRefusesWhatItsCoordinatorDecides) {
@@ -161,6 +251,16 @@ TEST(CommandLineTest, HelpExplains) {
     EXPECT_EQ(own.code, 0) << command;
     EXPECT_EQ(own.text, by_help.text);
     EXPECT_THAT(own.text, HasSubstr(std::string("Usage: gyre ") + command));
+    EXPECT_THAT(own.text, ::testing::ContainsRegex(std::string("\nExample: .*gyre ") + command));
+    // What happens without the flag is said wherever a flag takes a number.
+    for (size_t at = own.text.find("\n  "); at != std::string::npos; at = own.text.find("\n  ", at + 1)) {
+      const std::string line = own.text.substr(at + 1, own.text.find('\n', at + 1) - at - 1);
+      const size_t type = line.find("--") == std::string::npos ? line.npos : line.find(' ', line.find("--"));
+      if (type == line.npos || std::string("NXSPK").find(line[type + 1]) == std::string::npos) continue;
+      if (type + 2 < line.size() && line[type + 2] != ' ' && line.compare(type + 1, 4, "SIZE") != 0) continue;
+      const size_t next = std::min(own.text.find("\n      --", at + 1), own.text.find("\n  -", at + 1));
+      EXPECT_THAT(own.text.substr(at, next - at), HasSubstr("(default")) << command;
+    }
   }
   EXPECT_EQ(Gyre({"help"}).text, all.text);
   EXPECT_EQ(Gyre({"--version"}).text, Gyre({"version"}).text);

@@ -187,6 +187,38 @@ TEST_F(UrlTest, ErrorsAreSentencesAndTheChatGoesOn) {
   EXPECT_EQ(peer.bodies().at(1).at("messages").as_array().size(), 1u) << "the question that failed is forgotten";
 }
 
+// Half an answer is none, however the server ends it.
+TEST_F(UrlTest, AnAnswerThatIsCutOffIsAnError) {
+  const auto begun = [](std::string end) {
+    return testing::OpenAiBehaviour{
+        .instead = [end = std::move(end)](HttpPeer::Call& call, const boost::json::object&) {
+          call.BeginStream();
+          call.Event(R"({"choices":[{"index":0,"text":"half","finish_reason":null}]})");
+          call.Chunk(end);
+          return call.EndStream();
+        }};
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "cut off"},
+      {"event: error\ndata: {\"message\":\"too hot\"}\n\n", "too hot"},
+      {"error: {\"message\":\"too hot\"}\n\n", "too hot"},
+      {"data: {\"error\":\"too hot\"}\n\n", "too hot"},
+  };
+  for (const auto& [end, word] : cases) {
+    const OpenAiPeer peer(begun(end));
+    const Ended e = Gyre({"run", "--url", peer.url(), "-p", "Count"});
+    EXPECT_NE(e.code, 0) << end << e.text;
+    EXPECT_THAT(e.text, HasSubstr("half"));
+    EXPECT_THAT(e.text, HasSubstr(word)) << end;
+  }
+  // Either sign of an end is enough.
+  for (const char* end :
+       {"data: [DONE]\n\n", "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n"}) {
+    const OpenAiPeer peer(begun(end));
+    EXPECT_EQ(Gyre({"run", "--url", peer.url(), "-p", "Count"}).code, 0) << end;
+  }
+}
+
 TEST_F(UrlTest, LayersAndResizeWhereTheServerIsGyre) {
   const OpenAiPeer peer({.cluster = kCluster});
   const Ended e = Piped(peer, "/layers\\n/status\\n/resize 0-3,4-7\\n");
@@ -237,6 +269,25 @@ TEST_F(UrlTest, OnATerminalReasoningIsDimAndCtrlCClosesTheConnection) {
   EXPECT_EQ(chat.Wait(seconds(30)), 0) << chat.output();
 }
 
+TEST_F(UrlTest, ATerminalGetsNoControlCharactersOfAModel) {
+  const OpenAiPeer peer(Says({R"("reasoning_content":"hm\u001b[31m")", R"("content":"one\u001b]0;ti")",
+                              R"("content":"tle\u0007\ttwo\u009bA\nend")"}));
+  for (const char* const wrap : {"xterm", "dumb"}) {
+    Terminal run({GYRE_BINARY, "run", "--url", peer.url(), "why?"},
+                 {{"LC_ALL", "C.UTF-8"}, {"XDG_STATE_HOME", folder_}, {"HOME", folder_}, {"TERM", wrap}});
+    EXPECT_EQ(run.Wait(seconds(30)), 0) << run.output();
+    EXPECT_THAT(run.output(), HasSubstr("\033[2mhm\\x1b[31m\033[0m"));
+    EXPECT_THAT(run.output(), HasSubstr("one\\x1b]0;title\\x07"));
+    EXPECT_THAT(run.output(), HasSubstr("two\\xc2\\x9bA\r\nend"));
+    for (const char* const raw : {"\033[31m", "\033]0;", "\x07", "\xc2\x9b"}) {
+      EXPECT_THAT(run.output(), Not(HasSubstr(raw)));
+    }
+  }
+  // A pipe or a file gets the text as it is.
+  EXPECT_THAT(Gyre({"run", "--url", peer.url(), "why?", "-q"}).text, HasSubstr("one\033]0;title\x07\ttwo\xc2\x9b"
+                                                                               "A\nend"));
+}
+
 TEST_F(UrlTest, BenchServeReports) {
   const OpenAiPeer peer({.refused = {"min_tokens"}, .between = milliseconds(1), .cluster = kCluster});
   const std::string svg = folder_ + "/load.svg";
@@ -263,6 +314,11 @@ TEST_F(UrlTest, BenchServeReports) {
   for (const auto& r : v.at("requests").as_array()) EXPECT_EQ(r.at("generated_tokens"), r.at("asked"));
   std::ifstream in(svg);
   EXPECT_THAT(std::string(std::istreambuf_iterator<char>(in), {}), ::testing::ContainsRegex("</svg>\n$"));
+  // Nothing is measured for a file that exists and must not be replaced.
+  const Ended again = Gyre({"bench", "serve", peer.url(), "--requests", "1", "--svg", svg});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.text, HasSubstr("load.svg: the file exists already; --force overwrites it"));
+  EXPECT_THAT(again.text, Not(HasSubstr("measured from")));
 
   const Ended table =
       Gyre({"bench", "serve", peer.url(), "--workload", "prefix", "--requests", "3", "--scale", "0.05", "--lead"});
@@ -282,7 +338,7 @@ TEST_F(UrlTest, BenchServeReplaysATraceAndTellsOfErrors) {
   const Ended e = Gyre({"bench", "serve", "--chat", "--trace-file", trace.path(), peer.url()});
   EXPECT_EQ(e.code, 1) << e.text;
   EXPECT_THAT(e.text, HasSubstr("open loop, as the trace says"));
-  EXPECT_THAT(e.text, HasSubstr("failed 1 times: "));
+  EXPECT_THAT(e.text, HasSubstr("failed once: "));
   EXPECT_THAT(e.text, HasSubstr("1 of 2 requests failed"));
   EXPECT_EQ(Gyre({"bench", "serve", "nonsense"}).code, 2);
   EXPECT_EQ(Gyre({"bench", "serve", peer.url(), "--workload", "mixed", "--trace-file", trace.path()}).code, 2);
@@ -290,7 +346,7 @@ TEST_F(UrlTest, BenchServeReplaysATraceAndTellsOfErrors) {
 
 // The demo model behind HTTP on a port of its own.
 TEST_F(UrlTest, AGyreServerAnswersAsTheModelDoesHere) {
-  testing::Process serve({GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--http", "127.0.0.1:0", "-t", "1"});
+  testing::Process serve({GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--http", "127.0.0.1:0", "-t", "1", "--kv-reserve"});
   const auto url = serve.WaitFor("listening ", seconds(60));
   ASSERT_TRUE(url.has_value()) << serve.output();
   const std::string flags = " --temp 0 -n 20 -q";
@@ -311,7 +367,22 @@ TEST_F(UrlTest, AGyreServerAnswersAsTheModelDoesHere) {
   const auto v = boost::json::parse(bench.text);
   EXPECT_EQ(v.at("summary").at("short_answers"), 0);
   EXPECT_EQ(v.at("idle_closed"), 0);
-  EXPECT_EQ(v.at("min_tokens"), false) << "Gyre refuses it by name";
+  EXPECT_EQ(v.at("min_tokens"), true) << "so each answer has its length";
+  EXPECT_EQ(v.at("server").at("flags").at("threads"), "1");
+  EXPECT_EQ(v.at("server").at("flags").at("kv-reserve"), "true");
+  EXPECT_EQ(v.at("server").at("flags").as_object().size(), 2u) << "addresses and keys are no flags of the engine";
+  EXPECT_GE(v.at("summary").at("longest_wait_ms").to_number<double>(), 0);
+  EXPECT_GT(v.at("machine").at("memory_bytes").to_number<double>(), 1e8);
+  for (const char* field : {"cpu", "isa", "system", "kernel", "compiler"}) {
+    EXPECT_FALSE(v.at("machine").at(field).as_string().empty()) << field;
+  }
+  for (const char* library : {"boost", "grpc", "glibc", "openssl", "protobuf"}) {
+    EXPECT_FALSE(v.at("libraries").at(library).as_string().empty()) << library;
+  }
+  const Ended table = Gyre({"bench", "serve", *url, "--scale", "0.1", "--requests", "2"});
+  EXPECT_THAT(table.text, HasSubstr("; started with --threads 1 --kv-reserve\n"));
+  EXPECT_THAT(table.text, HasSubstr("measured from "));
+  EXPECT_THAT(table.text, HasSubstr("the longest wait of a request while others got tokens: "));
   // The report names the model and the types of its weights and KV cache.
   const Ended inspected = testing::Shell("\"$gyre\" inspect \"$model\" --json");
   EXPECT_EQ(v.at("model").at("hash"), boost::json::parse(inspected.text).at("content_hash"));

@@ -1,13 +1,16 @@
 // The HTTP client against a server whose bytes the test writes; URLs and server-sent events.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/x509.h>
 
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "client/http_client.h"
 #include "client/sse.h"
+#include "http_client/http_client.h"
+#include "http_client/system_roots.h"
 #include "tests/testing/http_peer.h"
 
 namespace gyre {
@@ -26,6 +29,24 @@ std::unique_ptr<HttpClient> ClientOf(const std::string& url, const HttpClientOpt
   auto client = HttpClient::Make(*parsed, options);
   EXPECT_TRUE(client.ok()) << client.status();
   return *std::move(client);
+}
+
+// A system by the paths that it has and the variables that are set.
+std::string RootsOf(const std::set<std::string>& paths, const std::set<std::string>& variables = {}) {
+  return SystemRootsElsewhere([&](const char* path) { return paths.contains(path); },
+                              [&](const char* name) { return variables.contains(name); });
+}
+
+TEST(SystemRootsTest, AreFoundWhereAnotherSystemHasThem) {
+  const std::string fedora = "/etc/pki/tls/certs/ca-bundle.crt", debian = "/etc/ssl/certs/ca-certificates.crt";
+  EXPECT_EQ(RootsOf({fedora}), fedora);
+  EXPECT_EQ(RootsOf({debian}), debian);
+  EXPECT_EQ(RootsOf({}), "");
+  // OpenSSL's own places and the user's words come first.
+  EXPECT_EQ(RootsOf({fedora, X509_get_default_cert_dir()}), "");
+  EXPECT_EQ(RootsOf({fedora, X509_get_default_cert_file()}), "");
+  EXPECT_EQ(RootsOf({fedora}, {"SSL_CERT_FILE"}), "");
+  EXPECT_EQ(RootsOf({fedora}, {"SSL_CERT_DIR"}), "");
 }
 
 TEST(UrlTest, WhatUsersWrite) {

@@ -81,6 +81,7 @@ TEST(StarvationTest, IsAGapInWhichOthersProgress) {
   EXPECT_EQ(found[0].to, 6);
   EXPECT_GE(found[0].others, 38u);
   EXPECT_EQ(found[1].request, 2u) << "waiting for the first token";
+  EXPECT_EQ(Summarize(records, 100, 16).longest_wait, 5) << "of any gap, however short";
   // Where nobody gets a token it is the server that is slow.
   EXPECT_TRUE(FindStarvation({Record(0, {1, 9}, 9), Record(0, {1, 9}, 9)}, 3, 1).empty());
   // A request that never got one.
@@ -172,18 +173,47 @@ TEST(MetricsTest, QueueWaitIsWhatGrewBetweenTwoReadings) {
       "# HELP x_queue_seconds waiting\n# TYPE x_queue_seconds histogram\nx_queue_seconds_bucket{le=\"+Inf\"} 2\n"
       "x_queue_seconds_sum{key=\"a } b\"} 1.5\nx_queue_seconds_sum{key=\"c\"} 0.5 1700000000\nx_queue_seconds_count "
       "2\nx NaN\n"
+      "x_queue_seconds_bucket{key=\"a\",le=\"0.1\"} 1\nx_queue_seconds_bucket{key=\"b\",le=\"0.1\"} 1\n"
       "broken{\n\n{}\nnothing\n");
   EXPECT_EQ(before.at("x_queue_seconds_sum"), 2);
-  EXPECT_EQ(before.size(), 3u);
+  EXPECT_EQ(before.size(), 4u);
   auto after = before;
-  EXPECT_EQ(MeanQueueSeconds(before, after), -1);
+  EXPECT_EQ(QueueWaitBetween(before, after).mean, -1);
+  EXPECT_EQ(QueueWaitBetween(before, after).p99, -1);
   after["x_queue_seconds_sum"] = 5;
   after["x_queue_seconds_count"] = 8;
-  EXPECT_EQ(MeanQueueSeconds(before, after), 0.5);
-  EXPECT_EQ(MeanQueueSeconds({}, {{"requests_seconds_sum", 1}, {"requests_seconds_count", 1}}), -1);
+  // Of six new requests three waited for at most 0.1 s, five for at most 2 s.
+  after["x_queue_seconds_bucket{0.1}"] += 3;
+  after["x_queue_seconds_bucket{2}"] = 5;
+  after["x_queue_seconds_bucket{10}"] = 6;
+  after["x_queue_seconds_bucket{+Inf}"] += 6;
+  const QueueWait wait = QueueWaitBetween(before, after);
+  EXPECT_EQ(wait.mean, 0.5);
+  EXPECT_EQ(wait.p50, 0.1);
+  EXPECT_EQ(wait.p95, 10);
+  EXPECT_EQ(wait.p99, 10);
+  EXPECT_EQ(QueueWaitBetween({}, {{"requests_seconds_sum", 1}, {"requests_seconds_count", 1}}).mean, -1);
 }
 
 TEST(ChunkTest, BothEndpointsAndTheirEnds) {
+  for (const char* parts : {R"([{"type":"text","text":"a"},"b"])", R"("ab")"}) {
+    for (const char* name : {"delta", "message"}) {
+      const auto spoken = ParseApiChunk(fmt::format(R"({{"choices":[{{"{}":{{"content":{}}}}}]}})", name, parts));
+      ASSERT_TRUE(spoken.ok()) << spoken.status();
+      EXPECT_EQ(spoken->text, "ab");
+    }
+  }
+  const auto thought = ParseApiChunk(
+      R"({"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]}]}}]})");
+  EXPECT_EQ(thought->reasoning, "hm");
+  for (const auto& [name, data] :
+       {std::pair("error", R"({"message":"too hot"})"), std::pair("error", "too hot"),
+        std::pair("", R"({"object":"error","message":"too hot"})"),
+        std::pair("", R"({"type":"error","error":{"message":"too hot"}})"), std::pair("", R"({"error":"too hot"})")}) {
+    const auto failed = ParseApiChunk(data, name);
+    EXPECT_FALSE(failed.ok()) << data;
+    EXPECT_NE(Message(failed.status()).find("too hot"), std::string::npos) << data << failed.status();
+  }
   auto chunk = ParseApiChunk(R"({"choices":[{"index":0,"text":"ab","finish_reason":null}],"usage":null})");
   EXPECT_EQ(chunk->text, "ab");
   EXPECT_FALSE(chunk->usage.has_value());

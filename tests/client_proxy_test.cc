@@ -1,5 +1,5 @@
 // Proxies: how the environment names them, and requests through one; redirects that a fetcher follows.
-#include "client/proxy.h"
+#include "http_client/proxy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/http_fetcher.h"
+#include "http_client/http_fetcher.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/http_peer.h"
 #include "tests/testing/http_proxy.h"

@@ -7,10 +7,11 @@ if(GYRE_TESTS)
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test
           coordinator_steps_in_flight_test
-          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test
+          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_unit_pool_test coordinator_kv_cache_test
           coordinator_mirrors_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
-          coordinator_cluster_members_test coordinator_leadership_test coordinator_request_book_test
+          coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_book_test
+          coordinator_sampling_options_test
     DEPS gyre_coordinator simulated_worlds)
   # Long, without memory of their own: asan_all alone has them under AddressSanitizer.
   set_tests_properties(coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_cluster_explore_test
@@ -21,6 +22,9 @@ if(GYRE_TESTS)
   gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
     DEPS gyre_coordinator simulated_worlds)
+  gyre_tests(coordinator_parts_tests "unit;pure;asan"
+    FILES coordinator_roster_test coordinator_speeds_test coordinator_ring_watch_test coordinator_kv_restore_test
+    DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"
@@ -33,12 +37,12 @@ if(GYRE_TESTS)
     FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test
     DEPS gyre_http)
   gyre_tests(http_apis_tests "engine;asan"
-    FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test
+    FILES http_apis_test http_ollama_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test http_tools_test
           http_openai_responses_test http_metrics_test
     DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_live_tests "engine;asan"
-    FILES http_description_test http_malformed_test http_storm_test
+    FILES http_description_test http_grammar_test http_malformed_test http_storm_test
     DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests http_live_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")

@@ -1,5 +1,5 @@
 // Rings by measured speeds, against every ring that there is.
-#include "coordinator/balance.h"
+#include "coordinator/cluster/balance.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

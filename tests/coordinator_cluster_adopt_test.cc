@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
 namespace gyre {
@@ -54,6 +54,19 @@ TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
   EXPECT_EQ(w.ranges(), ranges_);
   EXPECT_EQ(w.engine.calls.back(), "new 1");
   EXPECT_EQ(w.status().plan->epoch.term, 8u);
+}
+
+TEST_F(ClusterAdoptTest, AWorkerWhoseProcessIsGoneIsNotWaitedFor) {
+  ClusterWorld& w = Restarted(3);
+  EXPECT_THAT(w.life_checks, ::testing::UnorderedElementsAre("w1", "w2", "w3"));
+  w.FindGone("w2");
+  w.Join("w1", Holding(0, 2));
+  w.Advance(milliseconds(300));
+  EXPECT_THAT(w.text(), HasSubstr("waits for w2, w3")) << "w3 may live";
+  w.Join("w3", Holding(5, 8));
+  w.Advance(milliseconds(500));
+  EXPECT_EQ(w.text(), "serving") << "long before the wait of ten seconds is over";
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
 }
 
 // The members say what they still have of the index that the coordinator before kept.

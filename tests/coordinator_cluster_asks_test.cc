@@ -258,6 +258,15 @@ TEST_F(ClusterAsksTest, LoadsBecomeRates) {
   EXPECT_DOUBLE_EQ(Member("w1").rates.rows_per_second, 0);
 }
 
+TEST_F(ClusterAsksTest, TheLastMembersAnswersAreItsRates) {
+  ClusterWorld& w = Serving(1);
+  w.Report("w1", {.answers_sent = 100, .answer_bytes_sent = 9000});
+  w.Advance(milliseconds(500));
+  w.Report("w1", {.answers_sent = 200, .answer_bytes_sent = 19000});
+  EXPECT_DOUBLE_EQ(Member("w1").rates.rows_per_second, 200);
+  EXPECT_DOUBLE_EQ(Member("w1").rates.bytes_per_second, 20000);
+}
+
 TEST(RateWindowTest, OldSamplesAndCountersThatFallDoNotCount) {
   RateWindow window;
   Deadline now{};

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
 namespace gyre {
@@ -34,7 +34,9 @@ TEST_F(ClusterDetachTest, ACutControlConnectionCostsNothingIfItComesBack) {
   w.Detach("w1");
   EXPECT_TRUE(w.status().members[0].detached);
   w.Advance(milliseconds(1400));
+  w.events.clear();
   w.Reattach("w1");
+  EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("cut", "back"));
   w.EndOldStream("w1");
   w.Advance(seconds(100));
   EXPECT_THAT(w.engine.calls, IsEmpty());
@@ -53,6 +55,37 @@ TEST_F(ClusterDetachTest, OneThatDoesNotComeBackIsDead) {
   EXPECT_TRUE(w.engine.crashed);
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w2=0-7");
+}
+
+// Its machine refuses connections to its port.
+TEST_F(ClusterDetachTest, AProcessThatIsGoneIsNotWaitedFor) {
+  for (const bool ring_first : {false, true}) {
+    ClusterWorld& w = Serving(2);
+    w.events.clear();
+    if (ring_first) w.BreakRing();
+    w.Detach("w1");
+    EXPECT_THAT(w.life_checks, ElementsAre("w1"));
+    if (!ring_first) w.BreakRing();
+    w.Advance(milliseconds(20));
+    w.FindGone("w1");
+    EXPECT_THAT(w.forgotten, ElementsAre("w1"));
+    EXPECT_EQ(Message(w.engine.losses[0]), "worker w1 with layers 0-3 is gone: its process is gone: its stream ended");
+    EXPECT_TRUE(w.engine.crashed);
+    w.Advance(milliseconds(100));
+    EXPECT_EQ(w.text(), "serving");
+    EXPECT_EQ(w.ranges(), "w2=0-7");
+    EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("lost", "recovered")) << "one event tells of a loss";
+  }
+}
+
+TEST_F(ClusterDetachTest, WhoIsBackIsNotGone) {
+  ClusterWorld& w = Serving(2);
+  w.Detach("w1");
+  w.Reattach("w1");
+  w.FindGone("w1");
+  w.Advance(seconds(10));
+  EXPECT_THAT(w.forgotten, IsEmpty());
+  EXPECT_THAT(w.engine.calls, IsEmpty());
 }
 
 // A process that dies closes both.
@@ -174,7 +207,7 @@ TEST_F(ClusterDetachTest, RemoveAnswersWhenTheWorkerIsDismissed) {
   ASSERT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
   EXPECT_EQ(w.answer(ask)->named_ranges, "w1=0-3,w3=4-7");
   w.LetDismissedGo();
-  EXPECT_THAT(Message(w.answer(w.Remove("w2")).status()), HasSubstr("no worker 'w2'"));
+  EXPECT_THAT(Message(w.answer(w.Remove("w2")).status()), HasSubstr("no worker 'w2'; there are "));
   // The mark of a drain goes too.
   w.Drain("w3");
   w.Advance(seconds(1));

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
 namespace gyre {
@@ -12,6 +12,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ClusterWorld;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -65,6 +66,72 @@ TEST_F(ClusterLossTest, AtEveryMomentOfALife) {
     }
   }
   EXPECT_GE(lives, 200);
+}
+
+// The pause begins with the last result, long before anybody notices the loss.
+TEST_F(ClusterLossTest, TheTimeUntilALossIsNoticedCounts) {
+  ClusterWorld& w = Serving(3);
+  w.events.clear();
+  w.progress = {.plan = w.status().plan->epoch.number, .owes_since = w.now() + milliseconds(100)};
+  w.Advance(milliseconds(100));
+  w.Report("w1", {});
+  w.Report("w2", {});
+  w.Advance(milliseconds(1750));
+  w.Silence("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("lost", "recovered"));
+  EXPECT_EQ(w.events[0].member, "w2");
+  EXPECT_EQ(w.events[0].text, "w2 with layers 2-4 is gone: nothing was heard of it");
+  EXPECT_GE(w.events[1].took, milliseconds(1750));
+  EXPECT_LE(w.events[1].took, milliseconds(2250));
+  EXPECT_EQ(w.events[1].plan, w.status().plan->epoch.number);
+  EXPECT_THAT(w.events[1].text, HasSubstr("; the ring had stood still for 1.7"));
+  EXPECT_THAT(w.events[1].text, HasSubstr("worker w2 with layers 2-4 is gone: nothing was heard of it"));
+  EXPECT_EQ(w.records.back().paused, w.events[1].took);
+  EXPECT_LT(w.records.back().took, milliseconds(500)) << "of making the plan alone";
+  EXPECT_EQ(w.engine.awaited_since, w.now() - milliseconds(2750)) << "the engine's statistics say the same";
+}
+
+TEST_F(ClusterLossTest, ALossWithoutARequestBeginsWithTheLastHeartbeat) {
+  ClusterWorld& w = Serving(3);
+  w.events.clear();
+  w.Report("w2", {});
+  const Deadline heard = w.now();
+  w.Advance(milliseconds(1750));
+  w.Silence("w2");
+  w.Advance(seconds(1));
+  EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("lost", "recovered"));
+  EXPECT_EQ(w.engine.awaited_since, heard);
+  EXPECT_GE(w.events[1].took, milliseconds(1750));
+}
+
+TEST_F(ClusterLossTest, ARepairTellsWhatItTookAndWhy) {
+  ClusterWorld& w = Serving(2);
+  w.events.clear();
+  w.BreakRing();
+  w.Advance(seconds(1));
+  EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("ring_broken", "recovered"));
+  EXPECT_THAT(w.events[1].text, HasSubstr("the ring: a link ended"));
+  EXPECT_GE(w.events[1].took, milliseconds(500));
+  EXPECT_EQ(w.records.back().paused, w.events[1].took);
+}
+
+TEST_F(ClusterLossTest, MembersThatComeAndGoAreEvents) {
+  ClusterWorld& w = Serving(2);
+  w.events.clear();
+  w.Join("w3");
+  w.Drain("w3");
+  w.Undrain("w3");
+  w.Resize("w3=0-1,w1=2-4,w2=5-7");
+  w.Advance(seconds(1));
+  w.Remove("w3");
+  w.Advance(seconds(1));
+  w.LetDismissedGo();
+  EXPECT_THAT(testing::KindsOf(w.events), ElementsAre("joined", "drained", "undrained", "plan", "plan", "left"));
+  EXPECT_THAT(w.events[3].text, HasSubstr("serves: w3=0-1,w1=2-4,w2=5-7; the ring paused for 0.0"));
+  EXPECT_GT(w.events[3].took, Duration{});
+  EXPECT_EQ(w.events[5].text, "w3 has left, as it was asked to");
 }
 
 TEST_F(ClusterLossTest, ALossInTheMiddleOfARecoveryBeginsTheNext) {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/cluster_names.h"
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_names.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
 namespace gyre {
@@ -213,6 +213,12 @@ TEST(ClusterMemberTest, WhoDoesNotFitIsRefused) {
   info = good;
   info.isa = "amx";
   EXPECT_THAT(Message(ClusterState::CheckMember(policy, info)), HasSubstr("--bit-equal"));
+  info = good;
+  policy.version = "1.2";
+  EXPECT_EQ(Message(ClusterState::CheckMember(policy, info)), "w runs Gyre , the cluster asks for 1.2 (--bit-equal)");
+  info.version = "1.2";
+  EXPECT_TRUE(ClusterState::CheckMember(policy, info).ok());
+  policy.version = "";
   for (LayerRange wish : {LayerRange{-1, 2}, LayerRange{3, 3}, LayerRange{5, 9}}) {
     info = good;
     info.wish = wish;

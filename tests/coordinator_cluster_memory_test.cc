@@ -75,6 +75,49 @@ TEST_F(ClusterMemoryTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   EXPECT_TRUE(w.answer(resize).ok()) << w.answer(resize).status();
 }
 
+// Its user gives the cache another size while it serves: the same ranges, pools that begin anew.
+TEST_F(ClusterMemoryTest, TheCacheIsResizedByItsUser) {
+  ClusterWorld& w = Serving(2, {.memory = 700});
+  EXPECT_EQ(w.status().num_blocks, 10u);
+  const auto expect = [&w](uint64_t tokens, uint32_t blocks) {
+    w.engine.calls.clear();
+    w.events.clear();
+    const uint64_t ask = w.ResizeCache(tokens);
+    w.Advance(seconds(1));
+    ASSERT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+    EXPECT_EQ(w.answer(ask)->kv_tokens, blocks * 16u);
+    EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+    EXPECT_EQ(w.status().num_blocks, blocks);
+    EXPECT_TRUE(w.member("w1").ran->fresh);
+    EXPECT_EQ(w.member("w1").ran->num_blocks, blocks);
+    EXPECT_EQ(w.record->num_blocks, blocks);
+    EXPECT_THAT(w.engine.calls, ::testing::ElementsAre("drain", fmt::format("cache {}", blocks),
+                                                       fmt::format("new {}", w.status().plan->epoch.number)));
+    EXPECT_EQ(w.events[0].kind, EventKind::kCache);
+    EXPECT_THAT(w.events[0].text, HasSubstr(fmt::format("the KV cache holds {} tokens", blocks * 16)));
+  };
+  expect(55 * 16, 55);  // four layers of 100 and 55
+  expect(6 * 16 - 3, 6);
+  // What was asked for stays: it does not grow back.
+  w.Join("w3", {.memory = 700});
+  w.Resize("w1=0-2,w2=3-5,w3=6-7");
+  w.Advance(seconds(2));
+  EXPECT_EQ(w.status().num_blocks, 6u);
+  EXPECT_EQ(w.problem(), "");
+}
+
+TEST_F(ClusterMemoryTest, ACacheThatNobodyHoldsIsRefusedWithTheNumbers) {
+  ClusterWorld& w = Serving(2, {.memory = 700});
+  EXPECT_THAT(Message(w.answer(w.ResizeCache(1000 * 16)).status()), HasSubstr("w1 needs"));
+  EXPECT_THAT(Message(w.answer(w.ResizeCache(0)).status()), HasSubstr("expected 1 to"));
+  EXPECT_THAT(Message(w.answer(w.ResizeCache(UINT64_MAX)).status()), HasSubstr("expected 1 to"));
+  EXPECT_TRUE(w.answer(w.ResizeCache(160)).ok()) << "it is so large already";
+  EXPECT_TRUE(w.begun.empty());
+  w.Leave("w1");
+  w.Leave("w2");
+  EXPECT_THAT(Message(w.answer(w.ResizeCache(320)).status()), HasSubstr("no plan serves"));
+}
+
 // The part by which the cache grew for a worker is removed when this worker leaves.
 TEST_F(ClusterMemoryTest, ADrainMayCutACacheThatHasGrown) {
   ClusterPolicy policy = ClusterWorld::Policy(8, 2);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "coordinator/balance.h"
+#include "coordinator/cluster/balance.h"
 #include "tests/testing/cluster_world.h"
 
 namespace gyre {
@@ -70,13 +70,29 @@ TEST(ClusterRebalanceTest, AlmostEqualMachinesShareEvenly) {
   EXPECT_EQ(world.ranges(), "a=0-5,b=6-11");
 }
 
+// Before its first report it may not have the key for probes yet, and would take its peers for strangers.
+TEST(ClusterRebalanceTest, NobodyMeasuresALinkToAWorkerThatHasNotReported) {
+  ClusterWorld world(Policy(Rebalance::kAsk));
+  world.CanProbe();
+  world.Join("a", Fast(100));
+  world.Join("b", Fast(100));
+  world.Advance(seconds(1));
+  world.probes.clear();
+  world.first_report = milliseconds(500);
+  world.Join("c", Fast(100));
+  world.Advance(milliseconds(499));
+  EXPECT_TRUE(world.probes.empty());
+  world.Advance(seconds(1));
+  EXPECT_THAT(world.probes, ::testing::UnorderedElementsAre("a", "b", "c", ""));
+}
+
 TEST(ClusterRebalanceTest, AWorkerThatJoinsIsMeasuredAndProposed) {
   ClusterWorld world(Policy(Rebalance::kAsk));
   world.Join("a", Fast(100));
   world.Join("b", Fast(100));
   Live(world, seconds(5), {"a", "b"});
   EXPECT_EQ(Proposed(world), "");
-  EXPECT_THAT(world.probes, ::testing::UnorderedElementsAre("a", "b", ::testing::_));
+  EXPECT_THAT(world.probes, ::testing::UnorderedElementsAre("a", "b"));
   const uint64_t none = world.TakeProposed();
   EXPECT_THAT(Message(world.answer(none).status()), HasSubstr("no plan is proposed"));
   world.Join("c", Fast(100));
@@ -332,7 +348,7 @@ TEST(ClusterRebalanceTest, TheRoomOfADiskIsHeardOf) {
   world.Join("b", fetches(1));
   Live(world, seconds(10), {"a", "b"});
   EXPECT_EQ(world.ranges(), "") << "b has no room, and there are two workers to be";
-  EXPECT_THAT(world.status().state, HasSubstr("its disk has room for 1 bytes"));
+  EXPECT_THAT(world.status().state, HasSubstr("its disk has room for 1 byte"));
   world.Report("b", {.weights_room = half});
   world.Advance(seconds(1));
   EXPECT_EQ(world.ranges(), "a=0-5,b=6-11") << "without joining again";

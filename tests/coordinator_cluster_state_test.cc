@@ -1,5 +1,5 @@
 // A cluster's behaviour, as lists of events: first plans, resizes, drains, losses, repairs.
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,8 @@ TEST_F(ClusterStateTest, ADrainMovesLayersToTheOthers) {
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   EXPECT_EQ(w.member("w2").runs, LayerRange{});
   EXPECT_TRUE(w.answer(w.Drain("w2")).ok()) << "it is drained already";
-  EXPECT_THAT(Message(w.answer(w.Drain("zoe")).status()), HasSubstr("no worker 'zoe'"));
+  EXPECT_THAT(Message(w.answer(w.Drain("zoe")).status()), HasSubstr("no worker 'zoe'; there are "));
+  EXPECT_THAT(Message(w.answer(w.Undrain("zoe")).status()), HasSubstr("no worker 'zoe'; there are "));
 }
 
 TEST_F(ClusterStateTest, ADrainOfTheLastOwnerGoesToOneThatWaits) {
@@ -268,6 +269,34 @@ TEST_F(ClusterStateTest, WhatFailsWithoutACauseIsTriedMoreAndMoreRarely) {
   EXPECT_EQ(w.text(), "serving");
 }
 
+// A visitor with another instruction set changes nothing for those that compute without it: what was cached before it
+// came is found when it has gone.
+TEST_F(ClusterStateTest, TheSaltIsThatOfTheStagesThatServe) {
+  const auto salt = [this](const MemberInfo& info, KvType kv = KvType::kF16) {
+    ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+    policy.kv_type = kv;
+    ClusterWorld& w = New(policy);
+    w.Join("w1", info);
+    w.Advance(seconds(1));
+    const uint64_t before = w.engine.salt;
+    w.Join("w2", {.isa = "ref"});
+    w.Advance(seconds(1));
+    w.Resize("w1=0-2,w2=3-7");
+    w.Advance(seconds(1));
+    EXPECT_NE(w.engine.salt, before);
+    EXPECT_THAT(w.status().replay_note, HasSubstr("several instruction sets (avx2, ref)"));
+    w.Resize("w1=0-7");
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.text(), "serving");
+    EXPECT_EQ(w.engine.salt, before);
+    return before;
+  };
+  const uint64_t plain = salt({.isa = "avx2", .version = "1"});
+  EXPECT_EQ(salt({.isa = "avx2", .version = "1"}), plain);
+  EXPECT_NE(salt({.isa = "avx2", .version = "2"}), plain);
+  EXPECT_NE(salt({.isa = "avx2", .version = "1"}, KvType::kF32), plain);
+}
+
 TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {
   auto salt = [this](WireType wire, const std::string& isa, const std::string& text) {
     ClusterPolicy policy = ClusterWorld::Policy(8, 2);
@@ -284,12 +313,12 @@ TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {
   const char* cut = "w1=0-2,w2=3-7";
   const char* other = "w1=0-4,w2=5-7";
   const char* turned = "w2=0-2,w1=3-7";
-  EXPECT_EQ(salt(WireType::kF32, "avx2", cut), 0u);
-  EXPECT_NE(salt(WireType::kF32, "amx", cut), 0u);
+  EXPECT_EQ(salt(WireType::kF32, "avx2", cut), salt(WireType::kF32, "avx2", other));
+  EXPECT_NE(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "avx2", cut));
   EXPECT_NE(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", other));
   EXPECT_NE(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", turned));
   EXPECT_EQ(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", cut)) << "what fits is taken again";
-  EXPECT_NE(salt(WireType::kF16, "avx2", cut), 0u);
+  EXPECT_NE(salt(WireType::kF16, "avx2", cut), salt(WireType::kF32, "avx2", cut));
   EXPECT_NE(salt(WireType::kF16, "avx2", cut), salt(WireType::kQ8, "avx2", cut));
   EXPECT_NE(salt(WireType::kF16, "avx2", cut), salt(WireType::kF16, "avx2", other));
 }

@@ -1,5 +1,5 @@
 // The cluster's thread: what it must not wait for, how it ends, and that everybody who asked is told.
-#include "coordinator/cluster.h"
+#include "coordinator/cluster/cluster.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ class ClusterTest : public ::testing::Test {
     e.context = 16;
     engine_ = *Engine::Start(std::move(e));
     cluster_ = std::make_unique<Cluster>(std::move(o));
-    cluster_->Start(engine_.get(), &port_);
+    EXPECT_TRUE(cluster_->Start(engine_.get(), &port_).ok());
   }
   void TearDown() override {
     if (cluster_ != nullptr) cluster_->Stop();

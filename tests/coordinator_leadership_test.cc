@@ -1,6 +1,6 @@
 // The leader's lease: the state machine as event lists, and against an etcd with random clocks, delays and
 // losses.
-#include "coordinator/standby/leadership.h"
+#include "coordinator/state/leadership.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "coordinator/standby/etcd_client.h"
+#include "coordinator/state/etcd_client.h"
 #include "proto/coordinators.h"
 
 namespace gyre {

@@ -1,10 +1,10 @@
 // Mirrors: who holds whose, where a lost plan's pages are, and what the cluster does with them, as lists of events.
-#include "coordinator/mirrors.h"
+#include "coordinator/cluster/mirrors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
 namespace gyre {
@@ -21,17 +21,17 @@ using ::testing::Not;
 
 using Holders = std::vector<std::optional<size_t>>;
 
-TEST(MirrorHoldersTest, TheNextMemberRoundTheRing) {
-  EXPECT_EQ(MirrorHolders({false, false, false}), (Holders{1, 2, 0}));
-  EXPECT_EQ(MirrorHolders({false, false}), (Holders{1, 0}));
-  EXPECT_EQ(MirrorHolders({false}), (Holders{std::nullopt})) << "nobody else is there";
+TEST(ReplicaHoldersTest, TheNextMemberRoundTheRing) {
+  EXPECT_EQ(ReplicaHolders({false, false, false}), (Holders{1, 2, 0}));
+  EXPECT_EQ(ReplicaHolders({false, false}), (Holders{1, 0}));
+  EXPECT_EQ(ReplicaHolders({false}), (Holders{std::nullopt})) << "nobody else is there";
 }
 
-TEST(MirrorHoldersTest, TheCoordinatorsOwnMemberOnlyWhereThereIsNoOther) {
-  EXPECT_EQ(MirrorHolders({false, false, true}), (Holders{1, 0, std::nullopt}));
-  EXPECT_EQ(MirrorHolders({true, false, false}), (Holders{std::nullopt, 2, 1}));
-  EXPECT_EQ(MirrorHolders({false, true}), (Holders{1, std::nullopt}));
-  EXPECT_EQ(MirrorHolders({true}), (Holders{std::nullopt}));
+TEST(ReplicaHoldersTest, TheCoordinatorsOwnMemberOnlyWhereThereIsNoOther) {
+  EXPECT_EQ(ReplicaHolders({false, false, true}), (Holders{1, 0, std::nullopt}));
+  EXPECT_EQ(ReplicaHolders({true, false, false}), (Holders{std::nullopt, 2, 1}));
+  EXPECT_EQ(ReplicaHolders({false, true}), (Holders{1, std::nullopt}));
+  EXPECT_EQ(ReplicaHolders({true}), (Holders{std::nullopt}));
 }
 
 Plan Mirrored() {
@@ -43,23 +43,23 @@ Plan Mirrored() {
   return plan;
 }
 
-TEST(RecallSourcesTest, OwnersThatLiveAndTheHoldersOfThoseThatDoNot) {
+TEST(RestoreSourcesTest, OwnersThatLiveAndTheHoldersOfThoseThatDoNot) {
   const std::set<std::string> without_b{"a", "c"};
-  const auto sources = RecallSources(Mirrored(), {2, 8}, "x", without_b);
+  const auto sources = RestoreSources(Mirrored(), {2, 8}, "x", without_b);
   ASSERT_TRUE(sources.has_value());
   EXPECT_THAT(*sources, ElementsAre(LayerSource{{2, 3}, "a", "a:1", 0}, LayerSource{{3, 6}, "c", "c:1", 3},
                                     LayerSource{{6, 8}, "c", "c:1", 0}));
   // A reader's own pages are no source; its own mirror is one.
-  EXPECT_THAT(*RecallSources(Mirrored(), {3, 9}, "c", without_b), ElementsAre(LayerSource{{3, 6}, "c", "c:1", 3}));
-  EXPECT_THAT(*RecallSources(Mirrored(), {0, 3}, "a", without_b), IsEmpty());
+  EXPECT_THAT(*RestoreSources(Mirrored(), {3, 9}, "c", without_b), ElementsAre(LayerSource{{3, 6}, "c", "c:1", 3}));
+  EXPECT_THAT(*RestoreSources(Mirrored(), {0, 3}, "a", without_b), IsEmpty());
 }
 
-TEST(RecallSourcesTest, NothingWhereAStageIsLostWithItsMirror) {
-  EXPECT_FALSE(RecallSources(Mirrored(), {0, 9}, "a", {"a"}).has_value()) << "b's mirror was c's";
-  EXPECT_TRUE(RecallSources(Mirrored(), {0, 3}, "a", {"a"}).has_value());
+TEST(RestoreSourcesTest, NothingWhereAStageIsLostWithItsMirror) {
+  EXPECT_FALSE(RestoreSources(Mirrored(), {0, 9}, "a", {"a"}).has_value()) << "b's mirror was c's";
+  EXPECT_TRUE(RestoreSources(Mirrored(), {0, 3}, "a", {"a"}).has_value());
   Plan plan = Mirrored();
   plan.stages[1].mirrored_by = "";
-  EXPECT_FALSE(RecallSources(plan, {0, 9}, "a", {"a", "c"}).has_value());
+  EXPECT_FALSE(RestoreSources(plan, {0, 9}, "a", {"a", "c"}).has_value());
 }
 
 class ClusterMirrorsTest : public testing::ServingClusterTest {

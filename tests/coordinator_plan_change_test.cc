@@ -1,5 +1,5 @@
 // The transaction on a simulated clock: every participant dies, stalls or answers late at every step.
-#include "coordinator/plan_change.h"
+#include "coordinator/cluster/plan_change.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

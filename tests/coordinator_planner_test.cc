@@ -1,10 +1,10 @@
 // The planner's choice of layers: balance, resize texts; and what members have room for.
-#include "coordinator/planner.h"
+#include "coordinator/cluster/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/plan_memory.h"
+#include "coordinator/cluster/plan_memory.h"
 
 namespace gyre {
 namespace {
@@ -62,7 +62,7 @@ TEST(PlannerTest, WishesAreKeptAndTheOthersShareTheRest) {
   EXPECT_EQ(Balanced(8, {a, wish("l", 2, 4)}), "a=0-3,l=4-7") << "two gaps for one";
   EXPECT_EQ(Balanced(8, {a, wish("l", 0, 4), wish("m", 2, 8)}), "a=0-1,l=2-4,m=5-7") << "they overlap";
   EXPECT_EQ(Balanced(8, {wish("l", 0, 4), wish("m", 5, 8)}),
-            "nobody has layers 4: the ranges must cover 0-7 without a gap");
+            "nobody has layer 4: the ranges must cover 0-7 without a gap");
 }
 
 std::string Ordered(int layers, const std::vector<PlanMember>& members) {

@@ -1,5 +1,5 @@
 // When a better plan is proposed and made: event lists, and numbers that waver.
-#include "coordinator/rebalance_policy.h"
+#include "coordinator/cluster/rebalance_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

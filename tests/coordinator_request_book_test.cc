@@ -1,5 +1,5 @@
 // Requests that can be taken up, as lists of events: what is drawn, who reads, what is to be written.
-#include "coordinator/request_book.h"
+#include "coordinator/state/request_book.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "coordinator/request_codec.h"
+#include "coordinator/engine/request_codec.h"
 
 namespace gyre {
 namespace {
@@ -300,16 +300,7 @@ TEST(RequestCodecTest, EverySettingComesBack) {
   EXPECT_EQ(back.tenant, r.tenant);
   EXPECT_EQ(back.cache_salt, r.cache_salt);
   EXPECT_THAT(IdsOf(back.generated), ElementsAre(6));
-  EXPECT_EQ(back.sampling.temperature, r.sampling.temperature);
-  EXPECT_EQ(back.sampling.top_k, r.sampling.top_k);
-  EXPECT_EQ(back.sampling.top_p, r.sampling.top_p);
-  EXPECT_EQ(back.sampling.min_p, r.sampling.min_p);
-  EXPECT_EQ(back.sampling.repetition_penalty, r.sampling.repetition_penalty);
-  EXPECT_EQ(back.sampling.frequency_penalty, r.sampling.frequency_penalty);
-  EXPECT_EQ(back.sampling.presence_penalty, r.sampling.presence_penalty);
-  EXPECT_EQ(back.sampling.penalty_last_n, r.sampling.penalty_last_n);
-  EXPECT_EQ(back.sampling.logit_bias, r.sampling.logit_bias);
-  EXPECT_EQ(back.sampling.seed, r.sampling.seed);
+  EXPECT_EQ(back.sampling, r.sampling);
 }
 
 TEST(RequestCodecTest, TokensComeBackAndCutOnesAreRefused) {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "coordinator/sampler.h"
+#include "coordinator/engine/sampler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/draw.h"
@@ -307,7 +307,7 @@ TEST(SamplerValidate, NamesFieldValueAndRange) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return Message(status);
   };
-  EXPECT_EQ(message([](SamplingParams& p) { p.temperature = -1; }), "temperature is -1, it must lie in [0, 100]");
+  EXPECT_EQ(message([](SamplingParams& p) { p.temperature = -1; }), "temperature is -1, it must be 0 to 100");
   EXPECT_THAT(message([](SamplingParams& p) { p.temperature = kNan; }), HasSubstr("temperature is nan"));
   EXPECT_EQ(message([](SamplingParams& p) { p.top_k = -1; }), "top_k is -1, it must be 0 (off) or more");
   EXPECT_EQ(message([](SamplingParams& p) { p.top_p = 0; }), "top_p is 0, it must be above 0 and at most 1");

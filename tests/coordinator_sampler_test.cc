@@ -1,5 +1,5 @@
 // The sampler by hand-worked examples, and its draws against the exact distribution.
-#include "coordinator/sampler.h"
+#include "coordinator/engine/sampler.h"
 
 #include <cmath>
 #include <limits>

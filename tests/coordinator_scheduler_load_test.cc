@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "coordinator/scheduler.h"
+#include "coordinator/engine/scheduler.h"
 #include "tests/testing/draw.h"
 #include "tests/testing/scheduler_rig.h"
 

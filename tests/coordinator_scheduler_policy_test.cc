@@ -2,8 +2,7 @@
 // test is a list of events.
 #include <gtest/gtest.h>
 
-#include "coordinator/block_manager.h"
-#include "coordinator/step_budget.h"
+#include "coordinator/engine/step_budget.h"
 #include "tests/testing/scheduler_rig.h"
 
 namespace gyre {
@@ -339,26 +338,6 @@ TEST(SchedulerBlocks, ALeakedBlockIsFoundCountedAndGivenBack) {
   EXPECT_EQ(r.scheduler.Reclaim(), 0u);
   r.Next(), r.LandAndAppend();
   r.Generate(6, 9);
-}
-
-TEST(SchedulerBlocks, ReclaimTakesPublishedAndSharedBlocksBackToTheirOwners) {
-  BlockManager blocks(4, 2, true);
-  const std::vector<TokenId> tokens = {1, 2};
-  const std::vector<RowClass> classes(2, RowClass::kPrompt);
-  const BlockId published = *blocks.Allocate();
-  blocks.Publish(0, kNoChain, published, tokens, classes);
-  ASSERT_EQ(blocks.TakePrefix(0, tokens, classes, 2).blocks.size(), 1u);  // a second reference, which leaks
-  const BlockId lost = *blocks.Allocate();
-  std::vector<uint32_t> owners(4, 0);
-  owners[published] = 1;
-  EXPECT_EQ(blocks.Reclaim(owners), 2u);
-  EXPECT_EQ(blocks.references(published), 1u);
-  EXPECT_EQ(blocks.references(lost), 0u);
-  EXPECT_TRUE(blocks.CheckIntegrity(owners).ok()) << blocks.CheckIntegrity(owners);
-  owners[published] = 0;
-  EXPECT_EQ(blocks.Reclaim(owners), 1u);
-  EXPECT_EQ(blocks.cached(), 1u) << "what it holds can still be found";
-  EXPECT_TRUE(blocks.CheckIntegrity(owners).ok()) << blocks.CheckIntegrity(owners);
 }
 
 // Prompts with one beginning that come together: it is computed once.

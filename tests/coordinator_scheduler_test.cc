@@ -1,9 +1,8 @@
 // The scheduler as a list of events: what runs, in which order, and what comes back.
-#include "coordinator/scheduler.h"
+#include "coordinator/engine/scheduler.h"
 
 #include <gtest/gtest.h>
 
-#include "coordinator/block_manager.h"
 #include "tests/testing/scheduler_rig.h"
 
 namespace gyre {
@@ -231,29 +230,6 @@ TEST(SchedulerTest, PriorityGoesFirst) {
   EXPECT_EQ(r.Next(), (Shape{{2, 0, 4, true}}));
 }
 
-TEST(BlockManagerTest, EvictsTheLongestUnusedAndComparesTokens) {
-  BlockManager m(3, 2, true);
-  const std::vector<RowClass> c(2, RowClass::kPrompt);
-  const BlockId a = *m.Allocate(), b = *m.Allocate();
-  const ChainId first = m.Publish(0, kNoChain, a, std::vector<TokenId>{1, 2}, c);
-  m.Publish(0, first, b, std::vector<TokenId>{3, 4}, c);
-  m.Release(b);
-  m.Release(a);
-  EXPECT_EQ(m.cached(), 2u);
-  const std::vector<RowClass> c4(4, RowClass::kPrompt);
-  EXPECT_EQ(m.TakePrefix(0, std::vector<TokenId>{1, 2, 3, 4}, c4, 4).blocks, (std::vector<BlockId>{a, b}));
-  EXPECT_TRUE(m.TakePrefix(0, std::vector<TokenId>{1, 9, 3, 4}, c4, 4).blocks.empty());
-  EXPECT_TRUE(m.TakePrefix(1, std::vector<TokenId>{1, 2, 3, 4}, c4, 4).blocks.empty());
-  m.Release(b);
-  m.Release(a);
-  m.Allocate();                 // the free one
-  EXPECT_EQ(*m.Allocate(), b);  // then the tail of the chain
-  EXPECT_EQ(m.TakePrefix(0, std::vector<TokenId>{1, 2, 3, 4}, c4, 4).blocks, (std::vector<BlockId>{a}));
-  EXPECT_FALSE(m.Allocate().has_value());
-  EXPECT_TRUE(m.CheckIntegrity(std::vector<uint32_t>{1, 1, 1}).ok());
-  EXPECT_FALSE(m.CheckIntegrity(std::vector<uint32_t>{1, 2, 1}).ok());
-}
-
 TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
   SchedulerOptions o = Small();
   o.num_blocks = 16;
@@ -278,6 +254,25 @@ TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
   }
   EXPECT_EQ(r.scheduler.stats().waiting, 0u);
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+}
+
+TEST(SchedulerTest, ACacheMayBeginAnewLargerThanItEverWas) {
+  SchedulerOptions o = Small();
+  o.num_blocks = 15;
+  Rig r(o);
+  r.Add(1, Tokens(6));
+  r.Next();
+  r.LandAndAppend();
+  EXPECT_TRUE(r.scheduler.Shrink(40, true).empty());
+  EXPECT_EQ(r.scheduler.stats().num_blocks, 40u);
+  EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+  for (int i = 2; i < 5; ++i) r.Add(static_cast<uint64_t>(i), Tokens(30, static_cast<TokenId>(100 * i)));
+  for (int i = 0; i < 20; ++i) {
+    r.Next();
+    r.LandAndAppend();
+  }
+  EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+  EXPECT_GT(r.scheduler.LiveBlocks().back(), 14u);
 }
 
 TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {

@@ -1,5 +1,5 @@
 // Questions become requests, and their events reach readers that may be slow, within bounds.
-#include "coordinator/service.h"
+#include "coordinator/service/service.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "coordinator/sequence.h"
+#include "coordinator/engine/sequence.h"
 #include "model/weights.h"
 #include "tests/testing/fake_engine.h"
 
@@ -172,7 +172,10 @@ class ServiceTest : public ::testing::Test {
 
   static std::shared_ptr<const Model> model_;
   FakeEngine engine_;
-  Service service_{*model_, engine_.Calls(), 100, {.prompt_bytes = 1000, .stops = 2, .stop_bytes = 10, .stop_ids = 3}};
+  Service service_{*model_,
+                   engine_.Calls(),
+                   100,
+                   {.prompt_bytes = 1000, .requests = {.max_stops = 2, .max_stop_bytes = 10, .max_stop_ids = 3}}};
 };
 std::shared_ptr<const Model> ServiceTest::model_;
 
@@ -183,16 +186,16 @@ Conversation Saying(const std::string& text) {
 }
 
 TEST_F(ServiceTest, AllSettingsReachTheRequest) {
-  Question q{.input = IdsInput{1, 2, 3},
-             .sampling = {.temperature = 0.5f, .seed = 9},
-             .max_new_tokens = 7,
-             .stops = {"a", "b"},
-             .stop_ids = {4, 5},
-             .ignore_end = true,
-             .priority = 2,
-             .tenant = 8,
-             .cache_salt = 9,
-             .deadline = Deadline() + seconds(5)};
+  Question q{{.sampling = {.temperature = 0.5f, .seed = 9},
+              .stops = {"a", "b"},
+              .stop_ids = {4, 5},
+              .ignore_end = true,
+              .priority = 2,
+              .tenant = 8,
+              .cache_salt = 9,
+              .deadline = Deadline() + seconds(5)},
+             IdsInput{1, 2, 3},
+             7};
   const auto r = service_.MakeRequest(q);
   ASSERT_TRUE(r.ok()) << r.status();
   EXPECT_EQ(r->prompt, (std::vector<TokenId>{1, 2, 3}));
@@ -207,18 +210,29 @@ TEST_F(ServiceTest, AllSettingsReachTheRequest) {
   EXPECT_EQ(r->tenant, 8u);
   EXPECT_EQ(r->cache_salt, 9u);
   EXPECT_EQ(r->deadline, q.deadline);
-  // Until the context is full; the last token takes no position.
-  EXPECT_EQ(service_.MakeRequest({.input = IdsInput{1, 2, 3}})->max_new_tokens, 98u);
-  const auto scored = service_.MakeRequest({.input = IdsInput{1, 2, 3}, .prompt_logits = true});
+  // Until the context is full.
+  EXPECT_EQ(service_.MakeRequest({.input = IdsInput{1, 2, 3}})->max_new_tokens, 97u);
+  const auto scored = service_.MakeRequest({{.prompt_logits = true}, IdsInput{1, 2, 3}});
   EXPECT_TRUE(scored->prompt_logits);
   EXPECT_EQ(scored->max_new_tokens, 0u);
-  const auto logprobs = service_.MakeRequest({.input = IdsInput{1, 2}, .logprobs = 5, .prompt_logprobs = 0});
+  const auto logprobs = service_.MakeRequest({{.logprobs = 5, .prompt_logprobs = 0}, IdsInput{1, 2}});
   EXPECT_EQ(logprobs->logprobs, 5u);
   EXPECT_EQ(logprobs->prompt_logprobs, 0u);
-  EXPECT_EQ(logprobs->max_new_tokens, 99u);
-  const auto embedding = service_.MakeRequest({.input = IdsInput{1, 2}, .embedding = Pooling::kLast});
+  EXPECT_EQ(logprobs->max_new_tokens, 98u);
+  const auto embedding = service_.MakeRequest({{.embedding = Pooling::kLast}, IdsInput{1, 2}});
   EXPECT_EQ(embedding->embedding, Pooling::kLast);
   EXPECT_EQ(embedding->max_new_tokens, 0u);
+}
+
+// docs/wire.md has these numbers.
+TEST(RequestLimitsTest, ARequestHasAtMost64StopsOf4096BytesAnd4096StopIds) {
+  const auto fits = [](size_t stops, size_t bytes, size_t ids) {
+    return CheckStops(std::vector<std::string>(stops, std::string(bytes, 'x')), ids, {}).ok();
+  };
+  EXPECT_TRUE(fits(64, 4096, 4096));
+  EXPECT_FALSE(fits(65, 1, 0));
+  EXPECT_FALSE(fits(1, 4097, 0));
+  EXPECT_FALSE(fits(0, 0, 4097));
 }
 
 TEST_F(ServiceTest, IdsBecomeBytesAgain) {
@@ -280,7 +294,7 @@ TEST_F(ServiceTest, TextsAndConversationsBecomeTheSameIdsAsByTheirTools) {
   const auto by_text = service_.MakeRequest({.input = TextInput{.text = text}});
   ASSERT_TRUE(by_text.ok()) << by_text.status();
   EXPECT_EQ(by_text->prompt, model_->tokenizer()->Encode(text, {.add_special = true}));
-  const auto by_chat = service_.MakeRequest({.input = ChatInput{Saying(text), ""}, .stop_ids = {3}});
+  const auto by_chat = service_.MakeRequest({{.stop_ids = {3}}, ChatInput{Saying(text), ""}});
   ASSERT_TRUE(by_chat.ok()) << by_chat.status();
   const auto expected = MakeChatPrompt(*model_, "", Saying(text));
   EXPECT_EQ(by_chat->prompt, expected->ids);
@@ -292,11 +306,33 @@ TEST_F(ServiceTest, TextsAndConversationsBecomeTheSameIdsAsByTheirTools) {
   EXPECT_EQ(service_.Prompt({*parsed, ""})->ids, expected->ids);
 }
 
+TEST_F(ServiceTest, AnInputGoesOnBehindTheTokensOfAnEarlierAnswer) {
+  const std::vector<TokenId> before{1, 40, 41};
+  const auto behind = [&](std::vector<TokenId> ids) {
+    if (!ids.empty() && ids.front() == model_->tokenizer()->bos()) ids.erase(ids.begin());
+    ids.insert(ids.begin(), before.begin(), before.end());
+    return ids;
+  };
+  const std::string text = "What is Gyre?";
+  const auto by_text = service_.MakeRequest({.input = TextInput{.text = text}, .before = before});
+  ASSERT_TRUE(by_text.ok()) << by_text.status();
+  EXPECT_EQ(by_text->prompt, behind(model_->tokenizer()->Encode(text, {.add_special = false})));
+  const auto by_chat = service_.MakeRequest({.input = ChatInput{Saying(text), ""}, .before = before});
+  ASSERT_TRUE(by_chat.ok()) << by_chat.status();
+  const auto chat = MakeChatPrompt(*model_, "", Saying(text));
+  EXPECT_EQ(by_chat->prompt, behind(chat->ids));
+  EXPECT_EQ(by_chat->stop_ids, chat->stop_ids);
+  EXPECT_EQ(service_.MakeRequest({.input = IdsInput{7, 8}, .before = before})->prompt, behind({7, 8}));
+  EXPECT_EQ(service_.MakeRequest({.input = TextInput{}, .before = before})->prompt, before);
+  EXPECT_TRUE(absl::IsOutOfRange(Refused({.input = IdsInput(50, 1), .before = IdsInput(51, 1)})));
+}
+
 TEST_F(ServiceTest, WhatIsTooMuchIsRefusedWithItsNumber) {
   const std::string big(1001, 'x');
-  EXPECT_THAT(Message(Refused({.input = TextInput{big}})), HasSubstr("1001 bytes, at most 1000"));
+  EXPECT_THAT(Message(Refused({.input = TextInput{big}})), HasSubstr("1001 bytes, a prompt may have 1000"));
   EXPECT_THAT(Message(Refused({.input = ChatInput{Saying(big), ""}})), HasSubstr("the conversation"));
-  EXPECT_TRUE(absl::IsInvalidArgument(service_.ParseConversation(big, "").status()));
+  EXPECT_TRUE(absl::IsOutOfRange(service_.ParseConversation(big, "").status()));
+  EXPECT_TRUE(absl::IsOutOfRange(Refused({.input = TextInput{big}})));
   EXPECT_THAT(Message(service_.ParseConversation("{}", "").status()), HasSubstr("not a JSON array"));
   EXPECT_THAT(Message(service_.ParseConversation("[\"\xFF\"]", "").status()), HasSubstr("not JSON"));
   EXPECT_THAT(Message(service_.ParseConversation("[]", "{").status()), HasSubstr("tools: not JSON"));
@@ -305,10 +341,10 @@ TEST_F(ServiceTest, WhatIsTooMuchIsRefusedWithItsNumber) {
   EXPECT_TRUE(absl::IsOutOfRange(long_prompt));
   EXPECT_THAT(Message(long_prompt), HasSubstr("101 tokens, the context holds 100"));
   EXPECT_TRUE(service_.MakeRequest({.input = IdsInput(100, 1)}).ok());
-  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {"a", "b", "c"}})), HasSubstr("3 stop strings"));
-  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {std::string(11, 'a')}})), HasSubstr("11 bytes"));
-  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stop_ids = {1, 2, 3, 4}})), HasSubstr("4 stop ids"));
-  EXPECT_TRUE(absl::IsInvalidArgument(Refused({.input = IdsInput{1}, .sampling = {.top_p = 0}})));
+  EXPECT_THAT(Message(Refused({{.stops = {"a", "b", "c"}}, IdsInput{1}})), HasSubstr("3 stop strings"));
+  EXPECT_THAT(Message(Refused({{.stops = {std::string(11, 'a')}}, IdsInput{1}})), HasSubstr("11 bytes"));
+  EXPECT_THAT(Message(Refused({{.stop_ids = {1, 2, 3, 4}}, IdsInput{1}})), HasSubstr("4 stop ids"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused({{.sampling = {.top_p = 0}}, IdsInput{1}})));
 }
 
 TEST_F(ServiceTest, RunHandsEventsOverAndCancels) {

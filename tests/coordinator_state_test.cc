@@ -3,20 +3,25 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
+#include <random>
+#include <set>
 #include <thread>
 
 #include "base/files.h"
-#include "coordinator/event_stream.h"
-#include "coordinator/request_codec.h"
-#include "coordinator/sqlite_store.h"
-#include "coordinator/state_keeper.h"
+#include "coordinator/engine/request_codec.h"
+#include "coordinator/service/event_stream.h"
+#include "coordinator/state/sqlite_store.h"
+#include "coordinator/state/state_keeper.h"
+#include "coordinator/state/term_file.h"
 #include "tests/testing/fake_engine.h"
 
 namespace gyre {
@@ -54,6 +59,12 @@ class StateTest : public ::testing::Test {
     fs::remove_all(At(to));
     fs::copy(At(from), At(to), fs::copy_options::recursive);
   }
+  static void Overwrite(const std::string& path, uint64_t offset, int bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    uint32_t random = 1;
+    for (int i = 0; i < bytes; ++i) file.put(static_cast<char>((random = random * 1664525 + 1013904223) >> 24));
+  }
   std::string folder_;
 };
 
@@ -84,6 +95,210 @@ TEST_F(StateTest, EachStartRaisesTheTermAndKeepsTheId) {
   // Prompts are nobody else's business.
   EXPECT_EQ(fs::status(At("s")).permissions(), fs::perms::owner_all);
   EXPECT_EQ(fs::status(At("s/state.db")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+// Whatever happens to files of the folder: the next term is higher, the id is the same, and each start succeeds.
+TEST_F(StateTest, ATermNeverFalls) {
+  const auto damages = std::vector<std::pair<const char*, std::function<void()>>>{
+      {"no WAL", [&] { fs::remove(At("s/state.db-wal")); }},
+      {"no WAL, and an old index of it",
+       [&] {
+         fs::remove(At("s/state.db-wal"));
+         std::ofstream(At("s/state.db-shm")) << std::string(32768, 'x');
+       }},
+      {"random bytes at the WAL's beginning", [&] { Overwrite(At("s/state.db-wal"), 0, 256); }},
+      {"random bytes in the WAL's first frame", [&] { Overwrite(At("s/state.db-wal"), 40, 256); }},
+      {"random bytes in the WAL",
+       [&] { Overwrite(At("s/state.db-wal"), fs::file_size(At("s/state.db-wal")) / 2, 256); }},
+      {"half a WAL", [&] { fs::resize_file(At("s/state.db-wal"), fs::file_size(At("s/state.db-wal")) / 2); }},
+      {"an empty WAL", [&] { fs::resize_file(At("s/state.db-wal"), 0); }},
+      {"no database",
+       [&] {
+         fs::remove(At("s/state.db"));
+         fs::remove(At("s/state.db-wal"));
+       }},
+      {"an old database",
+       [&] {
+         fs::copy_file(At("old.db"), At("s/state.db"), fs::copy_options::overwrite_existing);
+         fs::remove(At("s/state.db-wal"));
+       }},
+      {"no term file", [&] { fs::remove(At("s/term")); }},
+      {"a damaged term file", [&] { Overwrite(At("s/term"), 20, 4); }},
+      {"an empty term file", [&] { fs::resize_file(At("s/term"), 0); }},
+  };
+  StoredState last;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(Open("s", &last).ok());
+    if (i == 0) fs::copy_file(At("s/state.db"), At("old.db"));
+  }
+  for (const auto& [what, act] : damages) {
+    SCOPED_TRACE(what);
+    act();
+    StoredState found;
+    const auto store = Open("s", &found);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_GT(found.term, last.term);
+    EXPECT_EQ(found.cluster_id, last.cluster_id);
+    last = found;
+  }
+  // An old copy of the whole folder: the clock is above it.
+  StoredState found;
+  ASSERT_TRUE(OpenSqliteStore(At("s"), 1'000'000, &found).ok());
+  EXPECT_EQ(found.term, 1'000'000u);
+}
+
+// A WAL that is damaged in its middle: the start says so, and a copy stays.
+TEST_F(StateTest, ADamagedLogIsKept) {
+  {
+    auto keeper = Keep("s");
+    keeper->Begin(Ask("a-00"), 2, [] {});
+    ASSERT_TRUE(keeper->Flush().ok());
+  }
+  const auto size = fs::file_size(At("s/state.db-wal"));
+  StoredState found;
+  { ASSERT_TRUE(Open("s", &found).ok()); }
+  EXPECT_FALSE(fs::exists(At("s/state.db-wal.damaged"))) << "nothing is wrong";
+  ASSERT_GT(size, 8000u);
+  Overwrite(At("s/state.db-wal"), 60, 256);
+  ::testing::internal::CaptureStderr();
+  { ASSERT_TRUE(Open("s", &found).ok()); }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("it is damaged, so what was written last is lost"));
+  EXPECT_TRUE(fs::exists(At("s/state.db-wal.damaged")));
+  { ASSERT_TRUE(Open("s", &found).ok()); }
+  EXPECT_TRUE(fs::exists(At("s/state.db-wal.damaged"))) << "a later start leaves the copy where it is";
+}
+
+// Runs a statement on a state that nobody uses.
+void RunSql(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  char* message = nullptr;
+  EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, &message), SQLITE_OK) << message;
+  sqlite3_close(db);
+}
+
+// SQLite does not notice changed bytes in a value. A request would go on with another text.
+TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
+  StoredState found;
+  {
+    auto store = Open("s", &found);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)
+                    ->Write({.cluster = "the cluster",
+                             .serving = "the settings",
+                             .begun = {{"a-00", "the request"}},
+                             .tokens = {{"a-00", 0, "the ids"}, {"a-00", 7, "further ones"}},
+                             .cache = {{5, "the unit"}}})
+                    .ok());
+  }
+  { ASSERT_TRUE(Open("s", &found).ok()); }  // everything is in the database now
+  fs::remove(At("s/state.db-wal"));
+  std::string whole;
+  ASSERT_TRUE(fs::exists(At("s/state.db")));
+  {
+    std::ifstream file(At("s/state.db"), std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const std::string value :
+       {"the cluster", "the settings", "the request", "the ids", "further ones", "the unit", "a-00", "serving"}) {
+    SCOPED_TRACE(value);
+    std::string damaged = whole;
+    size_t places = 0;
+    for (size_t at = 0; (at = damaged.find(value, at)) != std::string::npos; ++places) damaged[at + 1] ^= 4;
+    ASSERT_GT(places, 0u);
+    Crash("s", "damaged");
+    std::ofstream(At("damaged/state.db"), std::ios::binary) << damaged;
+    const auto store = Open("damaged", &found);
+    EXPECT_TRUE(absl::IsDataLoss(store.status())) << store.status();
+    EXPECT_THAT(Message(store.status()), HasSubstr("the state is damaged"));
+  }
+  Crash("s", "other");
+  RunSql(At("other/state.db"), "UPDATE token SET request = request + 1 WHERE first = 7");
+  EXPECT_TRUE(absl::IsDataLoss(Open("other", &found).status())) << "ids of another request";
+  Crash("s", "term");
+  RunSql(At("term/state.db"), "UPDATE meta SET value = '99999999999999999999', sum = 1 WHERE key = 'term'");
+  EXPECT_TRUE(absl::IsDataLoss(Open("term", &found).status())) << "no sum of it";
+  // What an older Gyre wrote has no sums, and gets them.
+  Crash("s", "older");
+  for (const char* table : {"meta", "request", "token", "cache"}) {
+    RunSql(At("older/state.db"), fmt::format("ALTER TABLE {} DROP COLUMN sum", table));
+  }
+  RunSql(At("older/state.db"), "PRAGMA user_version = 1");
+  { ASSERT_TRUE(Open("older", &found).ok()); }
+  found = {};
+  const auto older = Open("older", &found);
+  ASSERT_TRUE(older.ok()) << older.status();
+  EXPECT_EQ(found.cluster, "the cluster");
+  ASSERT_EQ(found.requests.size(), 1u);
+  EXPECT_THAT(found.requests[0].tokens, ElementsAre("the ids", "further ones"));
+  EXPECT_THAT(found.cache, ElementsAre("the unit"));
+}
+
+// Wherever a bit of the database flips: what is read is what was written, or the start ends with a sentence.
+TEST_F(StateTest, AFlippedBitNeverChangesWhatIsRead) {
+  StoredState written;
+  {
+    auto store = Open("s", &written);
+    ASSERT_TRUE(store.ok());
+    StateBatch batch{.cluster = "the cluster", .serving = "the settings"};
+    for (uint64_t i = 0; i < 40; ++i) {
+      const std::string id = fmt::format("request-{}", i);
+      batch.begun.push_back({id, "the request of " + id});
+      batch.tokens.push_back({id, 0, "ids of " + id});
+      batch.tokens.push_back({id, 9, "further ids of " + id});
+      batch.cache.emplace_back(i, fmt::format("unit {}", i));
+    }
+    ASSERT_TRUE((*store)->Write(batch).ok());
+  }
+  written = {};
+  { ASSERT_TRUE(Open("s", &written).ok()); }
+  fs::remove(At("s/state.db-wal"));
+  const auto rows = [](const StoredState& s) {
+    std::set<std::string> out(s.cache.begin(), s.cache.end());
+    out.insert({"cluster " + s.cluster, "serving " + s.serving, fmt::format("id {}", s.cluster_id)});
+    for (const auto& r : s.requests) {
+      for (size_t i = 0; i < r.tokens.size(); ++i)
+        out.insert(fmt::format("{} {} {} {}", r.id, r.request, i, r.tokens[i]));
+    }
+    return out;
+  };
+  const auto size = static_cast<uint32_t>(fs::file_size(At("s/state.db")));
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int i = 0; i < 60; ++i) {
+    Crash("s", "flipped");
+    const uint32_t at = random() % size;
+    {
+      std::fstream file(At("flipped/state.db"), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(at);
+      const char byte = static_cast<char>(file.get() ^ (1 << random() % 8));
+      file.seekp(at);
+      file.put(byte);
+    }
+    StoredState found;
+    if (!Open("flipped", &found).ok()) {
+      ++refused;
+      continue;
+    }
+    EXPECT_TRUE(rows(found) == rows(written)) << "byte " << at;
+    EXPECT_GT(found.term, written.term);
+  }
+  EXPECT_GT(refused, 5);
+}
+
+TEST(TermFileTest, RoundTripsAndRefusesWhatIsDamaged) {
+  const KeptTerm kept{.cluster_id = 12345678901234567890u, .term = 1764168000123};
+  const std::string text = EncodeTerm(kept);
+  EXPECT_EQ(DecodeTerm(text), kept);
+  for (size_t n = 0; n < text.size(); ++n) EXPECT_FALSE(DecodeTerm(text.substr(0, n))) << n;
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const char c : {'\0', '0', '9', 'x', '\n'}) {
+      std::string wrong = text;
+      wrong[i] = c;
+      if (wrong != text) EXPECT_FALSE(DecodeTerm(wrong)) << i << " " << static_cast<int>(c);
+    }
+  }
+  EXPECT_FALSE(DecodeTerm(text + "x"));
 }
 
 TEST_F(StateTest, TwoProcessesCantHaveOneFolder) {
@@ -219,8 +434,10 @@ TEST_F(StateTest, ATornLogLosesItsEndOnly) {
 }
 
 TEST_F(StateTest, APlanARequestAndItsIdsComeBack) {
-  const ClusterRecord plan{
-      .stages = {{"w1", {0, 3}}, {"local", {3, 6}}}, .num_blocks = 77, .on_workers = true, .drained = {"w2", "w9"}};
+  const ClusterRecord plan{.stages = {{"w1", {0, 3}, "10.0.0.7:4000"}, {"local", {3, 6}, ""}},
+                           .num_blocks = 77,
+                           .on_workers = true,
+                           .drained = {"w2", "w9"}};
   const ServingRecord serving{.model_hash = 0xfeedfacecafebeef, .context = 512, .num_blocks = 80, .block_size = 16};
   {
     auto keeper = Keep("s");

@@ -1,5 +1,5 @@
 // The number of prompt rows that a step may have beside decoding sequences, learned from the times of steps.
-#include "coordinator/step_budget.h"
+#include "coordinator/engine/step_budget.h"
 
 #include <gtest/gtest.h>
 

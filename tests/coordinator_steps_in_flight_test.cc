@@ -1,5 +1,5 @@
 // The number of steps in flight: a simulated ring over ways of any length, against the best fixed number.
-#include "coordinator/steps_in_flight.h"
+#include "coordinator/engine/steps_in_flight.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "coordinator/scheduler.h"
+#include "coordinator/engine/scheduler.h"
 #include "fmt/core.h"
 
 namespace gyre {

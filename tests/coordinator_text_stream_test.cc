@@ -1,5 +1,5 @@
 // Stop strings and UTF-8 over every way to cut a stream, against oracles that see the whole text.
-#include "coordinator/text_stream.h"
+#include "coordinator/engine/text_stream.h"
 
 #include <random>
 
@@ -265,7 +265,7 @@ TEST(TextStream, AStopInTheMiddleOfACharacterShowsAReplacement) {
   const TextStream::Result result = stream.Push("a\xE2\x82\xAC");
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.text, "a" + kBad);
-  EXPECT_EQ(stream.Flush(), "");
+  EXPECT_EQ(stream.Flush().text, "");
 }
 
 TEST(TextStream, HoldsStopsAndCharactersAtOnce) {
@@ -273,7 +273,44 @@ TEST(TextStream, HoldsStopsAndCharactersAtOnce) {
   EXPECT_EQ(stream.Push("x\xE2").text, "x");
   EXPECT_EQ(stream.Push("\x82\xAC").text, "");
   EXPECT_EQ(stream.Push("?\xF0\x9F").text, "\xE2\x82\xAC?");
-  EXPECT_EQ(stream.Flush(), kBad);
+  EXPECT_EQ(stream.Flush().text, kBad);
+}
+
+// What a reader sees of bytes that are no character can end a text, wherever it is cut.
+TEST(TextStream, AReplacementCharacterCanBeAStop) {
+  struct Case {
+    Strings stops;
+    std::string bytes;
+    Seen expected;
+  };
+  const std::string euro = "\xE2\x82\xAC";
+  const Case cases[] = {
+      {{kBad}, "ab\xFFgh", {"ab", 0}},
+      {{kBad}, "ab" + kBad + "gh", {"ab", 0}},
+      {{kBad}, "ab\xE2\x82", {"ab", 0}},  // the end of the text cuts a character
+      {{kBad}, "ab" + euro + "gh", {"ab" + euro + "gh", -1}},
+      {{"x", "b" + kBad + "c"}, "ab\xE2\x82" + std::string("cd"), {"a", 1}},
+      {{"cd", "b" + kBad}, "ab\x80" + std::string("cd"), {"a", 1}},  // that which ends first
+      {{"bc", kBad + "b"}, "a\xFF" + std::string("bc"), {"a", 1}},
+      {{kBad + kBad}, "a\xFF\x80z", {"a", 0}},
+      {{kBad, "z\xFF"}, "ab\x80", {"ab", 0}},  // beside one that is no text itself
+  };
+  for (const Case& c : cases) {
+    for (const Strings& pieces : {Strings{c.bytes}, Letters(c.bytes)}) {
+      TextStream stream(c.stops);
+      Seen seen;
+      for (const std::string& piece : pieces) {
+        const TextStream::Result result = stream.Push(piece);
+        EXPECT_TRUE(seen.stop < 0 || result.text.empty());
+        seen.text += result.text;
+        if (result.stopped) seen.stop = result.stop;
+      }
+      const TextStream::Result rest = stream.Flush();
+      seen.text += rest.text;
+      if (rest.stopped) seen.stop = rest.stop;
+      EXPECT_EQ(seen, c.expected) << c.bytes;
+    }
+  }
 }
 
 TEST(TextStream, AnyCutGivesTheStoppedTextInWholeCharacters) {
@@ -296,7 +333,7 @@ TEST(TextStream, AnyCutGivesTheStoppedTextInWholeCharacters) {
       seen.text += result.text;
       if (result.stopped) seen.stop = result.stop;
     }
-    seen.text += stream.Flush();
+    seen.text += stream.Flush().text;
     ASSERT_EQ(seen, (Seen{Utf8Oracle(expected.text), expected.stop}));
   }
 }

@@ -12,6 +12,9 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   add_test(NAME deploy_dockerfile COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_dockerfile ${PROJECT_SOURCE_DIR})
   set_tests_properties(deploy_package deploy_arm64_ring PROPERTIES LABELS slow TIMEOUT 180 SKIP_RETURN_CODE 77)
   set_tests_properties(deploy_deb PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)  # it fetches a Debian
-  # This one fetches two and compiles all of Gyre.
+  # This one fetches two and compiles the program once more.
+  add_test(NAME deploy_static COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/check_static ${PROJECT_SOURCE_DIR})
+  set_tests_properties(deploy_static PROPERTIES LABELS slow TIMEOUT 3600 SKIP_RETURN_CODE 77)
+  # So does this one, and compiles all of Gyre.
   set_tests_properties(deploy_dockerfile PROPERTIES LABELS slow TIMEOUT 3600 SKIP_RETURN_CODE 77)
 endif()

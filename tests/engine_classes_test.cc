@@ -31,8 +31,7 @@ class Classes : public ::testing::Test {
     RuntimeOptions o = testing::TinyRing(model, stages, 128);
     o.isa = IsaName(isa);
     o.kv_type = "f16";
-    o.block_size = 16;  // pages that attention takes by tiles
-    o.parallel = 30;    // 15 in each of two stages
+    o.parallel = 30;  // 15 in each of two stages
     return OpenRing(o);
   }
   static Request Ask(uint32_t seed, size_t length, uint32_t n) {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/planner.h"
+#include "coordinator/cluster/planner.h"
 #include "model/arch.h"
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"

@@ -86,6 +86,28 @@ TEST_F(EngineRequests, ALeakedBlockComesBackWhenTheEngineIsIdle) {
   EXPECT_EQ(engine_->stats().integrity_faults, 1u);
 }
 
+// Two sequences might compute in a block that was given back twice, so all is computed again without what is cached.
+TEST_F(EngineRequests, NothingGoesOnWithABlockThatWasGivenBackTwice) {
+  const auto expected = Undisturbed({Greedy(2), Greedy(50)});
+  options_.scheduler.double_frees_for_test = 1;
+  Start();
+  Runner runner(*engine_);
+  runner.Add(Greedy(2));
+  runner.Add(Greedy(50));
+  stage_.ServeUntil([&] { return !broken().empty(); });
+  EXPECT_THAT(Message(broken()[0]), HasSubstr("is given back, and it has no owner"));
+  engine_->Resume(stage_.NewRing());
+  stage_.ServeUntil([&] { return runner.done(); });
+  const std::vector<Outcome> outcomes = runner.Wait();
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
+    EXPECT_EQ(outcomes[i].tokens, expected[i]) << i;
+  }
+  Pass();
+  EXPECT_EQ(engine_->stats().integrity_faults, 1u);
+  EXPECT_EQ(broken().size(), 1u);
+}
+
 TEST_F(EngineRequests, AStopIdEndsTheText) {
   const auto expected = Undisturbed({Greedy(8)})[0];
   Start();
@@ -101,6 +123,49 @@ TEST_F(EngineRequests, AStopIdEndsTheText) {
     EXPECT_EQ(o.reason, ignored ? FinishReason::kLength : FinishReason::kStop);
     EXPECT_EQ(o.tokens.size(), ignored ? 8 : end + 1);
   }
+}
+
+// The ids that would end a text are not drawn before it is long enough, and not put off for one token alone.
+TEST_F(EngineRequests, NothingEndsATextThatIsTooShort) {
+  const auto expected = Undisturbed({Greedy(8)})[0];
+  Start();
+  Request r = Greedy(12);
+  r.stop_ids = {expected[0]};
+  r.min_new_tokens = 5;
+  Runner runner(*engine_);
+  runner.Add(r);
+  stage_.ServeUntil([&] { return runner.done(); });
+  const Outcome o = runner.Wait()[0];
+  ASSERT_TRUE(o.finished) << o.status;
+  ASSERT_GE(o.tokens.size(), 5u);
+  EXPECT_EQ(std::count(o.tokens.begin(), o.tokens.begin() + 5, expected[0]), 0);
+}
+
+// Prompt and text together have no more tokens than the context.
+TEST_F(EngineRequests, AContextIsNeverOverfull) {
+  Start();
+  for (const size_t prompt : {size_t{120}, size_t{126}, size_t{127}, size_t{128}}) {
+    Request r = Greedy(1000);
+    r.prompt.assign(prompt, 3);
+    Runner runner(*engine_);
+    runner.Add(r);
+    stage_.ServeUntil([&] { return runner.done(); });
+    const Outcome o = runner.Wait()[0];
+    ASSERT_TRUE(o.finished) << o.status;
+    EXPECT_EQ(o.reason, FinishReason::kLength) << prompt;
+    EXPECT_EQ(prompt + o.tokens.size(), options_.context) << prompt;
+  }
+}
+
+TEST_F(EngineRequests, WhoForbidsAllIdsIsRefused) {
+  Start();
+  Request r = Greedy(5);
+  for (int id = 0; id < ScriptedStage::kVocab; ++id) {
+    r.sampling.logit_bias.emplace_back(id, -std::numeric_limits<float>::infinity());
+  }
+  const Status refused = engine_->Submit(r, [](SeqId, const Event&) {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("logit_bias"));
 }
 
 TEST_F(EngineRequests, RequestsBeyondTheLimitsAreRefusedWithTheNumbers) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -98,6 +99,34 @@ class ResizeTest : public ::testing::TestWithParam<const char*> {
   testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
 };
 
+// Another size of the KV cache while requests run: more than at the start, less, and more again.
+TEST_P(ResizeTest, TheCacheGetsAnotherSizeAndNoTextChanges) {
+  constexpr int kRequests = 4;
+  const auto expected = Alone(kRequests);
+  RuntimeOptions options = Options(3);
+  options.kv_tokens = 400;
+  auto ring = OpenRing(options);
+  for (const uint64_t tokens : {800, 240, 1200}) {
+    Standing requests(ring->engine());
+    // In the small cache they would stand in each other's way.
+    for (int i = 0; i < kRequests; ++i) requests.Add(Ask(i), tokens == 240 ? kTokens + 1 : 20);
+    requests.Wait();
+    std::promise<StatusOr<ChangeReport>> answer;
+    ring->cluster().ResizeCache(tokens, [&](StatusOr<ChangeReport> report) { answer.set_value(std::move(report)); });
+    const StatusOr<ChangeReport> report = answer.get_future().get();
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->kv_tokens, tokens);
+    std::vector<Outcome> outcomes;
+    requests.GoOn();
+    outcomes = requests.Outcomes();
+    for (int i = 0; i < kRequests; ++i) {
+      EXPECT_EQ(outcomes[static_cast<size_t>(i)].tokens, expected[static_cast<size_t>(i)]) << tokens << " " << i;
+    }
+    EXPECT_TRUE(ring->engine().CheckIntegrity().ok());  // a pass of the engine's loop, after which the stats are new
+    EXPECT_EQ(ring->engine().stats().scheduler.num_blocks, tokens / 4);
+  }
+}
+
 std::string RandomResize(std::mt19937& random, int layers) {
   std::vector<std::string> names{"local-1", "local-2", "local-3"};
   std::shuffle(names.begin(), names.end(), random);
@@ -184,13 +213,13 @@ TEST_P(ResizeTest, RefusalsSayWhyAndChangeNothing) {
   ASSERT_NE(ring, nullptr);
   auto refusal = [&](const std::string& text) { return Message(ring->cluster().ResizeAndWait(text).status()); };
   using ::testing::HasSubstr;
-  EXPECT_THAT(refusal("0-1,3-5"), HasSubstr("nobody has layers 2"));
+  EXPECT_THAT(refusal("0-1,3-5"), HasSubstr("nobody has layer 2"));
   EXPECT_THAT(refusal("0-3,3-5"), HasSubstr("overlap"));
   EXPECT_THAT(refusal("0-3"), HasSubstr("nobody has layers 4-5"));
   EXPECT_THAT(refusal("0-6"), HasSubstr("the model has layers 0-5"));
   EXPECT_THAT(refusal("bob=0-5"), HasSubstr("no worker 'bob'"));
   EXPECT_THAT(refusal("local-1=0-2,local-1=3-5"), HasSubstr("twice"));
-  EXPECT_THAT(refusal("0-1,2-3,4-4,5-5"), HasSubstr("left over"));
+  EXPECT_THAT(refusal("0-1,2-3,4-4,5-5"), HasSubstr("nobody is left for layer 5"));
   EXPECT_THAT(refusal("7"), HasSubstr("expected rising numbers from 1 to 5"));
   EXPECT_THAT(refusal("banana"), HasSubstr("banana"));
   EXPECT_THAT(refusal(""), HasSubstr("boundaries"));

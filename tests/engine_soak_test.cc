@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "coordinator/plan_change.h"
+#include "coordinator/cluster/plan_change.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"

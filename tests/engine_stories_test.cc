@@ -1,9 +1,11 @@
 // The whole engine on a real trained model: the known text on any number of stages, alone and in company.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
+#include "model/tokenizer.h"
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
@@ -95,8 +97,29 @@ TEST_F(StoriesTest, Int8FileGivesTheSameTextOnAnyNumberOfStages) {
     if (first.empty()) first = o.text;
     EXPECT_EQ(o.text, first) << stages;
   }
-  // Exact products of the int8 weights against int8 activations: the text agrees for a good while.
-  EXPECT_EQ(first.substr(0, 100), known.substr(0, 100));
+  // The group of this file, 8, is no divisor of the 172 elements of a hidden row. llama2.c leaves out the last 4 of
+  // them and takes the scales of other groups for every second row, so its text is another one after a while.
+  EXPECT_EQ(first.substr(0, 127), known.substr(0, 127));
+  // Behind each beginning of its text, the next token is one of the best here, too.
+  auto ring = Open(Options("stories260K-q8.bin", 1));
+  ASSERT_NE(ring, nullptr);
+  const Tokenizer& tokenizer = *ring->model().tokenizer();
+  Request rows;
+  rows.prompt = tokenizer.Encode(known.substr(0, known.size() - 1), {.add_special = true});
+  ASSERT_GT(rows.prompt.size(), 200u);
+  const std::vector<TokenId> prompt = rows.prompt;
+  rows.prompt_logits = true;
+  const Outcome scored = RunOne(ring->engine(), std::move(rows));
+  ASSERT_EQ(scored.logits.size(), prompt.size()) << scored.status;
+  size_t best = 0;
+  for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+    const std::vector<float>& logits = scored.logits[i];
+    const float most = *std::max_element(logits.begin(), logits.end()),
+                its = logits[static_cast<size_t>(prompt[i + 1])];
+    best += its == most;
+    EXPECT_LT(most - its, 2.5f) << "token " << i + 1;
+  }
+  EXPECT_GT(best, prompt.size() * 4 / 5);
 }
 
 struct Variant {

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "kernels/isa.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -94,8 +95,9 @@ TEST_P(WindowTest, TheNextTurnFindsItsBeginning) {
   second.prompt.insert(second.prompt.end(), one.tokens.begin(), one.tokens.end());
   for (int i = 0; i < 20; ++i) second.prompt.push_back(5);
   const Outcome two = RunOne(ring->engine(), second);
-  // All blocks that the last row of the first turn was not in.
-  EXPECT_GE(two.usage.cached_tokens, 172u);
+  // All blocks that the last row of the first turn was not in; those of the prompt only where generated rows have other
+  // bits (docs/kernels.md).
+  EXPECT_GE(two.usage.cached_tokens, PrefillMatchesDecode(DetectIsa()) ? 172u : 144u);
   EXPECT_EQ(two.tokens, Undisturbed({second})[0]);
   // Without the answer, as a chat without its thoughts is.
   Request third = first;

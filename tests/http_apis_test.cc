@@ -121,17 +121,20 @@ TEST_F(ApisTest, MessagesThatAreWrongAreRefusedByName) {
       {R"({"model":"demo","max_tokens":5})", 400, "messages"},
       {R"({"model":"demo","messages":[{"role":"user","content":"a"}]})", 400, "max_tokens"},
       {R"({"model":"demo","max_tokens":"5","messages":[{"role":"user","content":"a"}]})", 400, "max_tokens"},
-      {R"({"model":"demo","max_tokens":0,"messages":[{"role":"user","content":"a"}]})", 422, "max_tokens"},
+      {R"({"model":"demo","max_tokens":-1,"messages":[{"role":"user","content":"a"}]})", 400, "max_tokens"},
       {R"({"model":"none","max_tokens":5,"messages":[{"role":"user","content":"a"}]})", 404, "none"},
       {R"({"model":"demo","max_tokens":5,"messages":[]})", 400, "messages"},
-      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":[{"type":"image"}]}]})", 422, "image"},
-      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"tool","content":"a"}]})", 422, "tool"},
-      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",
-       422, "last message"},
+      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":[{"type":"image"}]}]})", 400, "image"},
+      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"tool","content":"a"}]})", 400, "tool"},
       {R"({"model":"demo","max_tokens":5,"tools":[{"name":"x"}],"messages":[{"role":"user","content":"a"}]})", 422,
-       "tools"},
-      {R"({"model":"demo","max_tokens":5,"unknown":1,"messages":[{"role":"user","content":"a"}]})", 422, "unknown"},
-      {R"({"model":"demo","max_tokens":5,"temperature":-1,"messages":[{"role":"user","content":"a"}]})", 422,
+       "the chat template has no tools"},
+      {R"({"model":"demo","max_tokens":5,"tools":[{}],"messages":[{"role":"user","content":"a"}]})", 400,
+       "tools[0].name"},
+      {R"({"model":"demo","max_tokens":5,"tools":[{"type":"computer_20250124","name":"x"}],
+           "messages":[{"role":"user","content":"a"}]})",
+       422, "tools[0].type"},
+      {R"({"model":"demo","max_tokens":5,"unknown":1,"messages":[{"role":"user","content":"a"}]})", 400, "unknown"},
+      {R"({"model":"demo","max_tokens":5,"temperature":-1,"messages":[{"role":"user","content":"a"}]})", 400,
        "temperature"},
   };
   for (const Case& c : cases) {
@@ -262,12 +265,17 @@ TEST_F(ApisTest, LlamaRefusesWhatItDoesNotKnow) {
   const Case cases[] = {
       {R"({})", 400, "prompt"},
       {R"({"prompt":5})", 400, "prompt"},
-      {R"({"prompt":["a",-1]})", 422, "prompt"},
-      {R"({"prompt":"a","grammar":"root ::= x"})", 422, "grammar"},
-      {R"({"prompt":"a","mirostat":2})", 422, "mirostat"},
-      {R"({"prompt":"a","n_probs":50})", 422, "n_probs"},
+      {R"({"prompt":["a",-1]})", 400, "prompt"},
+      {R"({"prompt":"a","grammar":"root ::= x"})", 400, "rule"},
+      {R"({"prompt":"a","mirostat":2})", 400, "mirostat"},
+      {R"({"prompt":"a","n_probs":50})", 400, "n_probs"},
+      {R"({"prompt":"a","n_cmpl":2})", 400, "n_cmpl is not supported: there is one answer"},
+      {R"({"prompt":"a","n_cmpl":0})", 400, "n_cmpl is not supported: there is one answer"},
+      {R"({"prompt":"a","n":3})", 400, "n is not supported: there is one answer"},
+      {R"({"prompt":"a","n_cmpl":1.5})", 400, "n_cmpl must be a whole number"},
+      {R"({"prompt":"a","n_cmpl":"2"})", 400, "n_cmpl must be a whole number"},
       {R"({"prompt":"a","logit_bias":[["a",1]]})", 400, "logit_bias"},
-      {R"({"prompt":"a","logit_bias":{"999999999":1}})", 422, "999999999"},
+      {R"({"prompt":"a","logit_bias":{"999999999":1}})", 400, "999999999"},
   };
   for (const Case& c : cases) {
     const auto exchange = api_.Post("/completion", c.body);
@@ -275,8 +283,55 @@ TEST_F(ApisTest, LlamaRefusesWhatItDoesNotKnow) {
     EXPECT_THAT(exchange->answer.body, HasSubstr(c.word));
   }
   const json::value fine = api_.Get("/completion", R"({"prompt":"a","n_predict":1,"mirostat":0,"typical_p":1.0,
-      "cache_prompt":true,"samplers":null,"logit_bias":[[5,false],[6,1.5]]})");
+      "cache_prompt":true,"samplers":null,"logit_bias":[[5,false],[6,1.5]],"n_cmpl":1,"n":1})");
   EXPECT_EQ(At(fine, "/tokens_predicted"), "1");
+}
+
+TEST_F(ApisTest, LlamaTakesItsOwnDefaultsBack) {
+  json::object body =
+      Json(api_.Call("GET", "/props", "")->answer.body).at("default_generation_settings").at("params").as_object();
+  body["prompt"] = "a";
+  body["n_predict"] = 1;
+  EXPECT_EQ(At(api_.Get("/completion", json::serialize(body)), "/tokens_predicted"), "1");
+  // Those that another server names.
+  EXPECT_EQ(
+      At(api_.Get("/completion", R"({"prompt":"a","n_predict":1,"max_tokens":1,"seed":4294967295,"top_n_sigma":-1.0,
+      "grammar":"","grammar_lazy":false,"grammar_triggers":[],"preserved_tokens":[],"lora":[],"t_max_predict_ms":0,
+      "chat_format":"Content-only","reasoning_format":"none","reasoning_in_content":false,"thinking_forced_open":false,
+      "samplers":["penalties","dry","top_n_sigma","top_k","typ_p","top_p","min_p","xtc","temperature"],
+      "speculative.n_max":16,"speculative.p_min":0.75,"timings_per_token":false,"post_sampling_probs":false,
+      "logit_bias":[],"n_probs":0,"min_keep":0,"stop":[],"response_fields":[],"typical_p":1.0,"mirostat":0,
+      "mirostat_tau":5.0,"dry_sequence_breakers":["\\n"]})"),
+         "/tokens_predicted"),
+      "1");
+  EXPECT_EQ(At(api_.Get("/completion", R"({"prompt":"a","n_predict":0})"), "/tokens_predicted"), "0");
+}
+
+TEST_F(ApisTest, WhoeverForbidsAllTokensIsTold) {
+  json::array all;
+  for (int i = 0; i < runtime_->model().spec().vocab; ++i) all.push_back(json::array({i, false}));
+  json::object body{{"prompt", "a"}, {"n_predict", 2}, {"logit_bias", all}};
+  const auto exchange = api_.Post("/completion", json::serialize(body));
+  EXPECT_EQ(exchange->answer.status, 400);
+  EXPECT_THAT(exchange->answer.body, HasSubstr("logit_bias"));
+  const auto large = api_.Post("/completion", R"({"prompt":"a","logit_bias":[[5,1e308]]})");
+  EXPECT_THAT(large->answer.body, HasSubstr("logit_bias.5 is 1e+308")) << large->answer.body;
+}
+
+// The answer goes on where the last message ends, as if the model had written that itself.
+TEST_F(ApisTest, AnAnswerThatIsBegunIsContinued) {
+  const auto ask = [&](const std::string& begun, int n) {
+    return api_.Get(kMessages, R"({"model":"claude-sonnet-4-5","max_tokens":)" + std::to_string(n) +
+                                   R"(,"temperature":0,
+      "messages":[{"role":"user","content":"Tell me a story."})" +
+                                   begun + "]}");
+  };
+  const std::string whole = At(ask("", 24), "/content/0/text");
+  const std::string begun = whole.substr(0, whole.find(' ', 8));
+  const json::value rest = ask(R"(,{"role":"assistant","content":")" + begun + R"("})", 24);
+  EXPECT_EQ((begun + At(rest, "/content/0/text")).substr(0, whole.size()), whole);
+  EXPECT_EQ(At(ask("", 0), "/usage/output_tokens"), "0");
+  EXPECT_EQ(At(ask("", 0), "/stop_reason"), "max_tokens");
 }
 
 TEST_F(ApisTest, LlamaTokensAndTemplates) {
@@ -286,7 +341,14 @@ TEST_F(ApisTest, LlamaTokensAndTemplates) {
   json::object body;
   body["tokens"] = std::move(plain);
   EXPECT_EQ(At(api_.Get("/detokenize", json::serialize(body)), "/content"), "Grüße 😀");
-  EXPECT_EQ(api_.Post("/detokenize", R"({"tokens":[99999999]})")->answer.status, 422);
+  EXPECT_EQ(api_.Post("/detokenize", R"({"tokens":[99999999]})")->answer.status, 400);
+  // The prompt is the chat's: null is no text, parts are one text.
+  const json::value texts = api_.Get("/apply-template", R"({"messages":[{"role":"user","content":"ab"},
+      {"role":"assistant","content":""},{"role":"user","content":"c"}]})");
+  const json::value parts = api_.Get("/apply-template", R"({"messages":[{"role":"user","content":[
+      {"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"assistant","content":null},
+      {"role":"user","content":"c"}]})");
+  EXPECT_EQ(texts, parts);
   const json::value prompt = api_.Get("/apply-template", R"({"messages":[{"role":"user","content":"Hello there"}]})");
   EXPECT_THAT(At(prompt, "/prompt"), HasSubstr("Hello there"));
   const auto props = api_.Call("GET", "/props", "");

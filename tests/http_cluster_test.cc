@@ -60,7 +60,9 @@ TEST_F(HttpClusterTest, TheStatusSaysWhoHasWhatAndWhatItDoes) {
   ASSERT_TRUE(testing::RunOne(ring_->engine(), Question()).finished);
   // The engine shows its counters now and then, and the cluster takes loads in on its own thread.
   auto seen = [this] {
-    return ring_->engine().stats().finished > 0 && ring_->cluster().status().members[0].load.steps > 0;
+    const ClusterStatus status = ring_->cluster().status();
+    return ring_->engine().stats().finished > 0 && status.members[0].load.steps > 0 &&
+           status.members[2].load.answers_sent > 0;
   };
   ring_->ReportLoads();
   for (int i = 0; i < 4000 && !seen(); ++i) std::this_thread::sleep_for(milliseconds(5));
@@ -95,6 +97,17 @@ TEST_F(HttpClusterTest, TheStatusSaysWhoHasWhatAndWhatItDoes) {
   EXPECT_EQ(At(s, "/transport"), "auto");
   EXPECT_EQ(At(s, "/members/0/sent/to"), "local-2");
   EXPECT_EQ(At(s, "/members/2/sent/to"), "coordinator");
+  EXPECT_EQ(s.at_pointer("/members/2/sent/rows").to_number<uint64_t>(), 20u) << "its answers";
+  EXPECT_GT(s.at_pointer("/members/2/sent/bytes").to_number<uint64_t>(), 20u * 20);
+  EXPECT_EQ(At(s, "/events/0/kind"), "joined");
+  EXPECT_EQ(At(s, "/events/0/number"), "1");
+  EXPECT_EQ(At(s, "/events/0/member"), "local-1");
+  EXPECT_EQ(At(s, "/events/0/plan"), "null");
+  EXPECT_EQ(At(s, "/events/3/kind"), "plan");
+  EXPECT_EQ(At(s, "/events/3/plan"), "1");
+  EXPECT_THAT(At(s, "/events/3/text"), HasSubstr("plan 1 serves: local-1=0-1,local-2=2-3,local-3=4-5"));
+  EXPECT_GT(s.at_pointer("/events/3/took_ms").to_number<double>(), 0);
+  EXPECT_GT(s.at_pointer("/events/3/at").to_number<double>(), 1e9);
   EXPECT_EQ(At(s, "/engine/finished"), "1");
   EXPECT_EQ(At(s, "/engine/block_size"), "4");
   EXPECT_GT(s.at_pointer("/engine/tokens_generated").to_number<uint64_t>(), 0u);
@@ -150,6 +163,17 @@ TEST_F(HttpClusterTest, DrainAndUndrain) {
   EXPECT_EQ(At(Get(), "/members/2/state"), "idle");
 }
 
+TEST_F(HttpClusterTest, TheKvCacheGetsAnotherSize) {
+  const std::string resize = "/v1/cluster/resize";
+  const auto dry = Post(resize, R"({"kv_tokens":321,"dry_run":true})");
+  EXPECT_EQ(At(dry, "/kv_tokens"), "324") << "whole blocks";
+  EXPECT_EQ(At(dry, "/plan"), "null");
+  EXPECT_EQ(At(Post(resize, R"({"kv_tokens":324})"), "/kv_tokens"), "324");
+  EXPECT_EQ(ring_->cluster().status().num_blocks, 81u);
+  EXPECT_THAT(At(Post(resize, R"({"kv_tokens":0})", 400), "/error/message"), HasSubstr("kv_tokens"));
+  EXPECT_THAT(At(Post(resize, R"({"kv_tokens":64,"ranges":"0-5"})", 400), "/error/message"), HasSubstr("expected one"));
+}
+
 TEST_F(HttpClusterTest, WhatIsWrongIsRefusedInTheApisOwnWords) {
   const std::string resize = "/v1/cluster/resize";
   Post(resize, "", 400);
@@ -157,10 +181,10 @@ TEST_F(HttpClusterTest, WhatIsWrongIsRefusedInTheApisOwnWords) {
   Post(resize, R"({"ranges":5})", 400);
   Post(resize, R"({"ranges":"0-5","dry_run":"yes"})", 400);
   EXPECT_EQ(At(Post(resize, "{}", 400), "/error/param"), "ranges");
-  EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","force":true})", 422), "/error/param"), "force");
-  EXPECT_THAT(At(Post(resize, R"({"ranges":"0-1,3-5"})", 422), "/error/message"), HasSubstr("nobody has layers 2"));
+  EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","force":true})", 400), "/error/param"), "force");
+  EXPECT_THAT(At(Post(resize, R"({"ranges":"0-1,3-5"})", 400), "/error/message"), HasSubstr("nobody has layer 2"));
   EXPECT_EQ(At(Post(resize, R"({"ranges":"bob=0-5"})", 404), "/error/type"), "invalid_request_error");
-  EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","proposed":true})", 422), "/error/param"), "ranges");
+  EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","proposed":true})", 400), "/error/param"), "ranges");
   EXPECT_THAT(At(Post(resize, R"({"proposed":true})", 409), "/error/message"), HasSubstr("no plan is proposed"));
   Post("/v1/cluster/drain", R"({"worker":"bob"})", 404);
   Post("/v1/cluster/drain", "{}", 400);

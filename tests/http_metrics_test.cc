@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "coordinator/http/metrics_routes.h"
-#include "coordinator/trace_json.h"
+#include "coordinator/http/trace_json.h"
 #include "tests/testing/openai_rig.h"
 
 namespace gyre::http {

@@ -24,6 +24,7 @@ MemberStatus Member(std::string name, int begin, int end) {
             .rows_sent = 70,
             .row_bytes_sent = 28000,
             .round_trip_us = 250,
+            .answers_sent = 30,
             .answer_bytes_sent = 900};
   m.load.step_times.Add(milliseconds(20));
   m.rates.step_ms = 12.5;
@@ -248,10 +249,10 @@ gyre_step_errors_total 3
 # HELP gyre_rings_lost_total Rings that were lost with a member: all that ran was computed again.
 # TYPE gyre_rings_lost_total counter
 gyre_rings_lost_total 4
-# HELP gyre_last_wait_seconds How long requests waited for a ring after the last loss.
+# HELP gyre_last_wait_seconds The time from the last sign of a ring that was lost to the next ring, at the last loss.
 # TYPE gyre_last_wait_seconds gauge
 gyre_last_wait_seconds 0.25
-# HELP gyre_longest_wait_seconds How long they waited at most.
+# HELP gyre_longest_wait_seconds The longest of these times.
 # TYPE gyre_longest_wait_seconds gauge
 gyre_longest_wait_seconds 1.5
 # HELP gyre_requests_blamed_total Requests that failed as they were taken to be the cause of lost rings.
@@ -396,10 +397,11 @@ gyre_worker_resident_bytes{worker="b"} 5000
 # TYPE gyre_worker_mirror_bytes gauge
 gyre_worker_mirror_bytes{worker="a"} 0
 gyre_worker_mirror_bytes{worker="b"} 0
-# HELP gyre_link_rows_total Rows that were sent over a link: token ids to the first stage, activations between stages.
+# HELP gyre_link_rows_total Rows that were sent over a link: token ids to the first stage, activations between stages, answers of the last one.
 # TYPE gyre_link_rows_total counter
 gyre_link_rows_total{from="coordinator",to="a"} 350
 gyre_link_rows_total{from="a",to="b"} 70
+gyre_link_rows_total{from="b",to="coordinator"} 30
 # HELP gyre_link_bytes_total Bytes of the frames that carried them, and of the last stage's answers.
 # TYPE gyre_link_bytes_total counter
 gyre_link_bytes_total{from="coordinator",to="a"} 1400

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
 #include "model/weights.h"
 #include "tests/testing/fake_engine.h"
@@ -59,46 +60,57 @@ TEST_F(OpenAiErrorsTest, AChatThatCannotBeAnsweredIsRefusedByName) {
   const Case cases[] = {
       {"\"n\":1", 400, "messages"},
       {R"("messages":{})", 400, "messages"},
-      {R"("messages":[])", 422, "messages"},
+      {R"("messages":[])", 400, "messages"},
       {R"("messages":[7])", 400, "messages[0]"},
       {R"("messages":[{"content":"x"}])", 400, "messages[0].role"},
       {R"("messages":[{"role":"user"}])", 400, "messages[0].content"},
       {R"("messages":[{"role":"user","content":7}])", 400, "messages[0].content"},
-      {R"("messages":[{"role":"tool","content":"x","tool_call_id":"a"}])", 422, "messages[0].role"},
-      {R"("messages":[{"role":"assistant","content":"x","tool_calls":[]}])", 422, "messages[0].tool_calls"},
-      {R"("messages":[{"role":"user","content":"x","weight":1}])", 422, "messages[0].weight"},
-      {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])", 422,
+      {R"("messages":[{"role":"critic","content":"x"}])", 400, "messages[0].role"},
+      {R"("messages":[{"role":"user","content":"x","tool_call_id":"a"}])", 400, "messages[0].tool_call_id"},
+      {R"("messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"a"}]}])", 400,
+       "messages[0].tool_calls[0].function"},
+      {R"("messages":[{"role":"user","content":"x","weight":1}])", 400, "messages[0].weight"},
+      {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])", 400,
        "messages[0].content[0].type"},
       {R"("messages":[{"role":"user","content":[{"type":"text"}]}])", 400, "messages[0].content[0].text"},
-      {R"(F,"model":"gpt-4")", 404, "model"},
+      {R"(F,"model":"nobody")", 404, "model"},
       {R"(F,"model":7)", 400, "model"},
-      {R"(F,"temperature":-1)", 422, "temperature"},
+      {R"(F,"temperature":-1)", 400, "temperature"},
       {R"(F,"temperature":"hot")", 400, "temperature"},
-      {R"(F,"top_p":1.5)", 422, "top_p"},
-      {R"(F,"n":0)", 422, "n"},
-      {R"(F,"n":129)", 422, "n"},
-      {R"(F,"max_tokens":0)", 422, "max_tokens"},
-      {R"(F,"max_tokens":1,"max_completion_tokens":2)", 422, "max_tokens"},
+      {R"(F,"top_p":1.5)", 400, "top_p"},
+      {R"(F,"n":0)", 400, "n"},
+      {R"(F,"n":129)", 400, "n"},
+      {R"(F,"max_tokens":-2)", 400, "max_tokens"},
+      {R"(F,"max_tokens":1,"max_completion_tokens":2)", 400, "max_tokens"},
       {R"(F,"stop":7)", 400, "stop"},
       {R"(F,"stop":[7])", 400, "stop"},
-      {R"(F,"stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", 422, "stop"},
       {R"(F,"seed":1.5)", 400, "seed"},
-      {R"(F,"logit_bias":{"x":1})", 422, "logit_bias"},
-      {R"(F,"logit_bias":{"1024":1})", 422, "logit_bias"},
-      {R"(F,"logit_bias":{"5":101})", 422, "logit_bias.5"},
-      {R"(F,"presence_penalty":3)", 422, "presence_penalty"},
-      {R"(F,"min_tokens":3)", 422, "min_tokens"},
-      {R"(F,"priority":1000)", 422, "priority"},
-      {R"(F,"stream_options":{"include_usage":true})", 422, "stream_options"},
-      {R"(F,"stream":true,"stream_options":{"x":true})", 422, "stream_options.x"},
-      {R"(F,"tools":[{"type":"function"}])", 422, "tools"},
-      {R"(F,"tool_choice":"auto")", 422, "tool_choice"},
-      {R"(F,"functions":[{}])", 422, "functions"},
-      {R"(F,"response_format":{"type":"json_object"})", 422, "response_format.type"},
-      {R"(F,"modalities":["text","audio"])", 422, "modalities"},
-      {R"(F,"audio":{})", 422, "audio"},
-      {R"(F,"store":true)", 422, "store"},
-      {R"(F,"no_such_field":1)", 422, "no_such_field"},
+      {R"(F,"logit_bias":{"x":1})", 400, "logit_bias"},
+      {R"(F,"logit_bias":{"1024":1})", 400, "logit_bias"},
+      {R"(F,"logit_bias":{"5":101})", 400, "logit_bias.5"},
+      {R"(F,"logit_bias":{"5":1,"05":3})", 400, "logit_bias"},
+      {R"(F,"logit_bias":[[5,1],[5,2]])", 400, "logit_bias"},
+      {R"(F,"stop_token_ids":[1024])", 400, "stop_token_ids"},
+      {R"(F,"skip_special_tokens":false)", 400, "skip_special_tokens"},
+      {R"(F,"samplers":["temperature","top_k","top_p","min_p"])", 400, "samplers"},
+      {R"(F,"typical_p":0.5)", 400, "typical_p"},
+      {R"(F,"web_search_options":{})", 400, "web_search_options"},
+      {R"(F,"continue_final_message":true,"add_generation_prompt":true)", 400, "continue_final_message"},
+      {R"(F,"presence_penalty":3)", 400, "presence_penalty"},
+      {R"(F,"min_tokens":-1)", 400, "min_tokens"},
+      {R"(F,"priority":1000)", 400, "priority"},
+      {R"(F,"stream_options":{"include_usage":true})", 400, "stream_options"},
+      {R"(F,"stream":true,"stream_options":{"x":true})", 400, "stream_options.x"},
+      {R"(F,"tools":[{"type":"function"}])", 400, "tools[0].function"},
+      {R"(F,"tools":[{"type":"function","function":{"name":"a b"}}])", 400, "tools[0].function.name"},
+      {R"(F,"tools":[{"type":"custom","custom":{"name":"a"}}])", 422, "tools[0].type"},
+      {R"(F,"tool_choice":"required")", 400, "tool_choice"},
+      {R"(F,"functions":[{}])", 400, "functions"},
+      {R"(F,"response_format":{"type":"xml"})", 400, "response_format.type"},
+      {R"(F,"modalities":["text","audio"])", 400, "modalities"},
+      {R"(F,"audio":{"voice":"a"})", 400, "audio"},
+      {R"(F,"store":true)", 400, "store"},
+      {R"(F,"no_such_field":1)", 400, "no_such_field"},
       {R"(F,"chat_template_kwargs":[])", 400, "chat_template_kwargs"},
   };
   for (const Case& c : cases) {
@@ -110,6 +122,21 @@ TEST_F(OpenAiErrorsTest, AChatThatCannotBeAnsweredIsRefusedByName) {
     EXPECT_EQ(At(answer, "/error/param"), c.param) << body;
     EXPECT_EQ(At(answer, "/error/type"), "invalid_request_error");
     EXPECT_THAT(At(answer, "/error/message"), ::testing::Not("")) << body;
+  }
+  // What was found and what is expected, also of numbers that no integer or float holds.
+  for (const auto& [field, says] : std::vector<std::pair<std::string, std::string>>{
+           {"\"temperature\":-1e-9", "temperature is -1e-09; it may be 0 to 100"},
+           {"\"temperature\":1e400", "temperature is beyond the range of floats; it may be 0 to 100"},
+           {"\"top_p\":1.5", "top_p is 1.5; it may be 0 to 1"},
+           {"\"max_tokens\":-2", "max_tokens is -2; it may be -1 to 4294967295"},
+           {"\"max_tokens\":-0.5", "max_tokens must be a whole number"},
+           {"\"top_k\":18446744073709551615", "top_k is 18446744073709551615; it may be -1 to 2147483647"},
+           {"\"top_k\":18446744073709551616", "top_k is a number of more than 64 bits; it may be -1 to 2147483647"},
+           {"\"seed\":1" + std::string(400, '0'),
+            "seed is a number of more than 64 bits; it may be -9223372036854775"}}) {
+    const auto wrong = api_.Post(kChat, "{" + fine + "," + field + "}");
+    EXPECT_EQ(wrong->answer.status, 400) << field;
+    EXPECT_THAT(At(Json(wrong->answer.body), "/error/message"), ::testing::StartsWith(says)) << field;
   }
   EXPECT_EQ(api_.Post(kChat, "{")->answer.status, 400);
   const auto stop = api_.Post(kChat, "{" + fine + ",\"stop\":[\"" + std::string(4097, 'x') + "\"]}");
@@ -127,21 +154,118 @@ TEST_F(OpenAiErrorsTest, WhatChangesNothingIsTaken) {
   EXPECT_EQ(At(Json(exchange->answer.body), "/model"), "other");
 }
 
+// What clients send back as another server gave it, and what asks for nothing.
+TEST_F(OpenAiErrorsTest, EmptyValuesAskForNothing) {
+  for (const char* more :
+       {R"("tools":[],"functions":[],"tool_choice":"auto","logit_bias":{},"stop":[],"metadata":{},"audio":{})",
+        R"("logprobs":false,"top_logprobs":0,"stream_options":{"include_usage":false},"stop":"","modalities":[])",
+        R"("max_tokens":-1,"response_format":{"type":"text"},"grammar":"","lora":[],"t_max_predict_ms":0)",
+        R"("cache_prompt":true,"keep_alive":"5m","id_slot":-1,"n_keep":0,"verbosity":"low","min_tokens":0)",
+        R"("samplers":["penalties","dry","top_n_sigma","top_k","typ_p","top_p","min_p","xtc","temperature"])",
+        R"("mirostat":0,"typical_p":1.0,"xtc_probability":0,"dry_multiplier":0,"dynatemp_range":0,"top_n_sigma":-1)",
+        R"("skip_special_tokens":true,"stop_token_ids":[],"repeat_penalty":1.1,"repeat_last_n":64)",
+        R"("speculative.n_max":16,"reasoning_format":"auto","chat_template_kwargs":{},"reasoning_effort":"")"}) {
+    const auto chat = CallBeside(
+        kChat,
+        std::string(R"({"messages":[{"role":"user","content":"Hi","name":""},{"role":"assistant","content":"x",
+          "tool_calls":[],"function_call":null,"audio":null,"refusal":null,"annotations":[],"reasoning":"",
+          "reasoning_content":""},{"role":"user","content":"a"}],)") +
+            more + "}",
+        [&](uint64_t n) { engine_.Send(n, Finished{}); });
+    EXPECT_EQ(chat->answer.status, 200) << more << chat->answer.body;
+  }
+  for (const char* more :
+       {R"("suffix":"")", R"("best_of":0)", R"("echo":false,"logit_bias":{})", R"("max_tokens":0)"}) {
+    const auto text = CallBeside(kComplete, std::string(R"({"prompt":"a",)") + more + "}",
+                                 [&](uint64_t n) { engine_.Send(n, Finished{}); });
+    EXPECT_EQ(text->answer.status, 200) << more << text->answer.body;
+  }
+}
+
+TEST_F(OpenAiErrorsTest, StopsEndsAndLimitsReachTheEngine) {
+  std::string stops = "\"0\"";
+  for (int i = 1; i < 64; ++i) stops += ",\"" + std::to_string(i) + "\"";
+  CallBeside(kComplete,
+             R"({"prompt":"a","min_tokens":3,"stop_token_ids":[7,8],"logit_bias":{"5":false},"stop":[)" + stops + "]}",
+             [&](uint64_t n) { engine_.Send(n, Finished{}); });
+  ASSERT_EQ(engine_.requests().size(), 1u);
+  const Request request = engine_.requests().front();
+  EXPECT_EQ(request.min_new_tokens, 3u);
+  EXPECT_EQ(request.stop_ids, (std::vector<TokenId>{7, 8}));
+  EXPECT_EQ(request.stops.size(), 64u);
+  const auto more = api_.Post(kComplete, R"({"prompt":"a","stop":["a",)" + stops + "]}");
+  EXPECT_EQ(At(Json(more->answer.body), "/error/param"), "stop");
+}
+
+// Programs ask for a maker's model by its name, whatever server they are pointed at.
+TEST_F(OpenAiErrorsTest, NamesOfHostedModelsMeanThisOne) {
+  const auto status = [&](const char* name) {
+    const std::string body = std::string(R"({"prompt":"a","model":")") + name + "\"}";
+    if (!api_.context.Serves(name)) return api_.Post(kComplete, body)->answer.status;
+    return CallBeside(kComplete, body, [&](uint64_t n) { engine_.Send(n, Finished{}); })->answer.status;
+  };
+  for (const char* name : {"gpt-4o", "claude-sonnet-4-5", "o3-mini", "text-embedding-3-small"})
+    EXPECT_EQ(status(name), 200);
+  for (const char* name : {"nobody", "ogre", "gpt4"}) EXPECT_EQ(status(name), 404) << name;
+  api_.context.other_names = OtherNames::kNone;
+  EXPECT_EQ(status("gpt-4o"), 404);
+  api_.context.other_names = OtherNames::kAny;
+  EXPECT_EQ(status("nobody"), 200);
+}
+
+TEST_F(OpenAiErrorsTest, AnAnswerThatIsNoStreamWaitsForARingOnlySoLong) {
+  api_.context.ring_wait = std::chrono::milliseconds(20);
+  Status ready = Unavailable("workers are missing");
+  api_.context.ready = [&] { return ready; };
+  const auto waits = [&](uint64_t n) { engine_.Send(n, Waiting{Unavailable("lost")}); };
+  for (const auto& [path, body] :
+       {std::pair(kComplete, R"({"prompt":"a"})"), std::pair(kChat, R"({"messages":[{"role":"user","content":"Hi"}]})"),
+        std::pair("/v1/embeddings", R"({"input":"a"})")}) {
+    const auto late = CallBeside(path, body, waits);
+    EXPECT_EQ(late->answer.status, 503) << path << late->answer.body;
+    EXPECT_THAT(late->answer.body, HasSubstr("s after a loss no ring serves: workers are missing; try again later"));
+    ASSERT_FALSE(late->answer.headers.empty());
+    EXPECT_EQ(late->answer.headers.front().first, "retry-after");
+  }
+  EXPECT_TRUE(engine_.cancelled(1));
+  // With a ring again the answer may take its time.
+  ready = absl::OkStatus();
+  const auto fine = CallBeside(kComplete, R"({"prompt":"a"})", [&](uint64_t n) {
+    waits(n);
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    engine_.Send(n, Finished{});
+  });
+  EXPECT_EQ(fine->answer.status, 200) << fine->answer.body;
+}
+
+TEST_F(OpenAiErrorsTest, APromptOfAnyLengthIsTooLongInTheSameWay) {
+  for (const size_t bytes : {size_t{1000}, size_t{4000000}, size_t{7000000}}) {
+    const std::string text(bytes, 'a');
+    for (const auto& [path, body] :
+         {std::pair(kComplete, "{\"prompt\":\"" + text + "\"}"),
+          std::pair(kChat, "{\"messages\":[{\"role\":\"user\",\"content\":\"" + text + "\"}]}")}) {
+      const auto exchange = api_.Post(path, body);
+      EXPECT_EQ(exchange->answer.status, 400) << path << bytes;
+      EXPECT_EQ(At(Json(exchange->answer.body), "/error/code"), "context_length_exceeded") << path << bytes;
+    }
+  }
+}
+
 TEST_F(OpenAiErrorsTest, ACompletionThatCannotBeAnsweredIsRefusedByName) {
   const Case cases[] = {
       {"{}", 400, "prompt"},
       {R"({"prompt":7})", 400, "prompt"},
-      {R"({"prompt":[]})", 422, "prompt"},
-      {R"({"prompt":[[]]})", 422, "prompt"},
+      {R"({"prompt":[]})", 400, "prompt"},
+      {R"({"prompt":[[]]})", 400, "prompt"},
       {R"({"prompt":[1,"x"]})", 400, "prompt"},
       {R"({"prompt":["x",1]})", 400, "prompt"},
-      {R"({"prompt":[1024]})", 422, "prompt"},
-      {R"({"prompt":[-1]})", 422, "prompt"},
+      {R"({"prompt":[1024]})", 400, "prompt"},
+      {R"({"prompt":[-1]})", 400, "prompt"},
       {R"({"prompt":[1.5]})", 400, "prompt"},
-      {R"({"prompt":["a","b"],"n":65})", 422, "n"},
-      {R"({"prompt":"a","best_of":2})", 422, "best_of"},
-      {R"({"prompt":"a","suffix":"b"})", 422, "suffix"},
-      {R"({"prompt":"a","max_completion_tokens":1})", 422, "max_completion_tokens"},
+      {R"({"prompt":["a","b"],"n":65})", 400, "n"},
+      {R"({"prompt":"a","best_of":2})", 400, "best_of"},
+      {R"({"prompt":"a","suffix":"b"})", 400, "suffix"},
+      {R"({"prompt":"a","max_completion_tokens":1})", 400, "max_completion_tokens"},
   };
   for (const Case& c : cases) {
     const auto exchange = api_.Post(kComplete, c.body);
@@ -166,7 +290,7 @@ TEST_F(OpenAiErrorsTest, APromptLongerThanTheContextIsRefusedWithTheNumbers) {
 TEST_F(OpenAiErrorsTest, AFullQueueIsSaidWithRetryAfter) {
   engine_.refusal = ResourceExhausted("the queue is full");
   const auto full = api_.Post(kChat, R"({"messages":[{"role":"user","content":"Hi"}],"stream":true})");
-  EXPECT_EQ(full->answer.status, 429);
+  EXPECT_EQ(full->answer.status, 503);
   EXPECT_EQ(full->answer.headers.at(0).first, "retry-after");
   engine_.refusal = Unavailable("no ring");
   EXPECT_EQ(api_.Post(kComplete, R"({"prompt":"a"})")->answer.status, 503);
@@ -326,8 +450,13 @@ TEST_F(OpenAiErrorsTest, AModelWithoutTokenizerTakesIdsOnly) {
   Service service(**model, engine_.Calls(), 100);
   ApiCaller api(service);
   AddOpenAiRoutes(api.router, api.context);
-  for (const auto& [path, body] : {std::pair(kChat, R"({"messages":[{"role":"user","content":"Hi"}]})"),
-                                   std::pair(kComplete, R"({"prompt":"Hi"})")}) {
+  AddLlamaRoutes(api.router, api.context);
+  for (const auto& [path, body] :
+       {std::pair(kChat, R"({"messages":[{"role":"user","content":"Hi"}]})"),
+        std::pair(kComplete, R"({"prompt":"Hi"})"),
+        std::pair(kComplete, R"({"prompt":[1,2],"max_tokens":2,"echo":true,"stream":true})"),
+        std::pair("/tokenize", R"({"content":"a"})"), std::pair("/detokenize", R"({"tokens":[1]})"),
+        std::pair("/completion", R"({"prompt":["a",1]})")}) {
     const auto refused = api.Post(path, body);
     EXPECT_EQ(refused->answer.status, 422) << refused->answer.body;
     EXPECT_THAT(refused->answer.body, HasSubstr("has no tokenizer"));

@@ -89,18 +89,18 @@ TEST_F(OpenAiResponsesTest, WhatNeedsAMemoryIsRefused) {
   const Case cases[] = {
       {R"({})", 400, "input"},
       {R"({"input":7})", 400, "input"},
-      {R"({"input":[]})", 422, "input"},
-      {R"({"input":[{"type":"function_call_output"}]})", 422, "input[0].type"},
-      {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", 422, "input[0].content[0].type"},
-      {R"({"input":"a","store":true})", 422, "store"},
-      {R"({"input":"a","previous_response_id":"resp_1"})", 422, "previous_response_id"},
-      {R"({"input":"a","conversation":"c"})", 422, "conversation"},
-      {R"({"input":"a","background":true})", 422, "background"},
-      {R"({"input":"a","truncation":"auto"})", 422, "truncation"},
-      {R"({"input":"a","text":{"format":{"type":"json_schema"}}})", 422, "text.format.type"},
-      {R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools"},
-      {R"({"input":"a","include":["file_search_call.results"]})", 422, "include"},
-      {R"({"input":"a","model":"gpt-5"})", 404, "model"},
+      {R"({"input":[]})", 400, "input"},
+      {R"({"input":[{"type":"function_call_output"}]})", 400, "input[0].call_id"},
+      {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", 400, "input[0].content[0].type"},
+      {R"({"input":"a","store":true})", 400, "store"},
+      {R"({"input":"a","previous_response_id":"resp_1"})", 400, "previous_response_id"},
+      {R"({"input":"a","conversation":"c"})", 400, "conversation"},
+      {R"({"input":"a","background":true})", 400, "background"},
+      {R"({"input":"a","truncation":"auto"})", 400, "truncation"},
+      {R"({"input":"a","text":{"format":{"type":"json_schema"}}})", 400, "text.format.schema"},
+      {R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools[0].type"},
+      {R"({"input":"a","include":["file_search_call.results"]})", 400, "include"},
+      {R"({"input":"a","model":"nobody"})", 404, "model"},
   };
   for (const Case& c : cases) {
     const auto exchange = api_.Post(kResponses, c.body);
@@ -186,12 +186,12 @@ TEST_F(OpenAiEmbeddingsTest, RefusalsNameTheField) {
   };
   const Case cases[] = {
       {R"({})", 400, "input"},
-      {R"({"input":[]})", 422, "input"},
-      {R"({"input":"a","dimensions":0})", 422, "dimensions"},
-      {R"({"input":"a","dimensions":129})", 422, "dimensions"},
-      {R"({"input":"a","encoding_format":"int8"})", 422, "encoding_format"},
-      {R"({"input":"a","pooling":"max"})", 422, "pooling"},
-      {R"({"input":"a","temperature":1})", 422, "temperature"},
+      {R"({"input":[]})", 400, "input"},
+      {R"({"input":"a","dimensions":0})", 400, "dimensions"},
+      {R"({"input":"a","dimensions":129})", 400, "dimensions"},
+      {R"({"input":"a","encoding_format":"int8"})", 400, "encoding_format"},
+      {R"({"input":"a","pooling":"max"})", 400, "pooling"},
+      {R"({"input":"a","temperature":1})", 400, "temperature"},
   };
   for (const Case& c : cases) {
     const auto exchange = api_.Post(kEmbeddings, c.body);

@@ -54,6 +54,13 @@ TEST(HttpPage, ProgramHoldsThePageAndAllThatItNames) {
   }
 }
 
+TEST(HttpPage, ProgramHoldsTheDescriptionOfItsApi) {
+  const PageAsset* description = Find("/openapi.json");
+  ASSERT_NE(description, nullptr);
+  EXPECT_EQ(description->content_type, "application/json");
+  EXPECT_NE(description->body.find("\"/v1/chat/completions\""), std::string_view::npos);
+}
+
 TEST(HttpPage, CompressesForWhoeverTakesIt) {
   for (const char* header : {"gzip", "deflate, gzip;q=0.5, br", " br , gzip ", "*"})
     EXPECT_TRUE(TakesGzip(header)) << header;

@@ -49,7 +49,7 @@ TEST(HttpJson, FieldsSayWhatIsWrongWithThem) {
 
   JsonFields unknown(object);
   for (const char* name : {"b", "n", "i", "s", "big"}) unknown.Ignore(name);
-  EXPECT_EQ(unknown.Finish()->status, 422);
+  EXPECT_EQ(unknown.Finish()->status, 400);
   EXPECT_EQ(unknown.Finish()->param, "half");
 
   const auto error_of = [&](auto read) {
@@ -57,13 +57,13 @@ TEST(HttpJson, FieldsSayWhatIsWrongWithThem) {
     read(fields);
     return *fields.Finish();
   };
-  EXPECT_EQ(error_of([](JsonFields& f) { f.Integer("big", 0, 9); }).status, 422);
+  EXPECT_EQ(error_of([](JsonFields& f) { f.Integer("big", 0, 9); }).status, 400);
   EXPECT_EQ(error_of([](JsonFields& f) { f.Integer("half", 0, 9); }).status, 400);
-  EXPECT_EQ(error_of([](JsonFields& f) { f.Integer("i", 8, 9); }).status, 422);
+  EXPECT_EQ(error_of([](JsonFields& f) { f.Integer("i", 8, 9); }).status, 400);
   EXPECT_EQ(error_of([](JsonFields& f) { f.String("i"); }).status, 400);
   EXPECT_EQ(error_of([](JsonFields& f) { f.String("i"); }).param, "outer.i");
   EXPECT_EQ(error_of([](JsonFields& f) { f.Require("missing"); }).status, 400);
-  EXPECT_EQ(error_of([](JsonFields& f) { f.Refuse("s", "no"); }).status, 422);
+  EXPECT_EQ(error_of([](JsonFields& f) { f.Refuse("s", "no"); }).status, 400);
 }
 
 TEST(HttpJson, TextIsAlwaysUtf8) {
@@ -107,7 +107,11 @@ TEST(HttpErrors, HaveTheShapeOfTheirApi) {
   EXPECT_EQ(RenderJson(error, ApiStyle::kAnthropic),
             R"({"type":"error","error":{"type":"invalid_request_error","message":"n is 0"}})");
   const HttpResponse full = Render(FromStatus(ResourceExhausted("the queue is full")), ApiStyle::kOpenAi);
-  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(Render(FromStatus(ResourceExhausted("the queue is full")), ApiStyle::kAnthropic).status, 529);
+  EXPECT_EQ(RenderJson(error, ApiStyle::kOllama), R"({"error":"n is 0"})");
+  EXPECT_THAT(RenderJson(FromStatus(OutOfRange("7 tokens")), ApiStyle::kAnthropic),
+              ::testing::HasSubstr("prompt is too long: 7"));
   EXPECT_EQ(full.headers.at(0), (std::pair<std::string, std::string>("retry-after", "1")));
 }
 

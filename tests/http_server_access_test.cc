@@ -24,7 +24,10 @@ using testing::Soon;
 
 class HttpAccessTest : public testing::HttpServerTest {
  protected:
-  void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+  void Write(const std::string& path, const std::string& text) {
+    std::ofstream(path) << text;
+    ::chmod(path.c_str(), 0600);
+  }
   // Until the server's thread has taken what Reload read.
   void Settle() { Get("/open"); }
   int Status(const std::string& method, const std::string& target, const std::string& headers = "") {
@@ -48,6 +51,31 @@ TEST(HttpKeysTest, LinesAreANameAKeyAndARole) {
   EXPECT_NE(keys->Find("secret-2")->tenant, keys->Find("secret-1")->tenant);
   EXPECT_NE(keys->Find("secret-2")->tenant, 0u);
   for (const char* other : {"", "secret-", "secret-11", "SECRET-1", "ann"}) EXPECT_EQ(keys->Find(other), nullptr);
+}
+
+TEST(HttpKeysTest, ANumberSignWithinAKeyBelongsToIt) {
+  const auto keys =
+      http::ApiKeys::Parse("root abcdefgh#ijklmnop admin # a comment\nann abcdefgh#other\t#and another\n", "f");
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  ASSERT_NE(keys->Find("abcdefgh#ijklmnop"), nullptr);
+  EXPECT_EQ(keys->Find("abcdefgh#ijklmnop")->role, http::Role::kAdmin);
+  ASSERT_NE(keys->Find("abcdefgh#other"), nullptr);
+  EXPECT_EQ(keys->Find("abcdefgh"), nullptr);
+  EXPECT_FALSE(http::ApiKeys::Parse("ann #abcdefgh", "f").ok());
+}
+
+TEST(HttpKeysTest, AFileThatOthersMayReadIsRefused) {
+  const testing::Folder folder;
+  const std::string path = folder / "keys";
+  std::ofstream(path) << "ann secret-key\n";
+  for (const mode_t mode : {0644, 0640, 0604}) {
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+    const auto keys = http::ApiKeys::Load(path);
+    EXPECT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << mode;
+    EXPECT_THAT(Message(keys.status()), HasSubstr("chmod 600"));
+  }
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_TRUE(http::ApiKeys::Load(path).ok());
 }
 
 TEST(HttpKeysTest, WrongLinesAreNamedAndKeysNeverShown) {

@@ -64,6 +64,26 @@ std::vector<Wrong> WrongRequests() {
       {"a chunk longer than its size", Head("Transfer-Encoding: chunked\r\n") + "3\r\nabcd\r\n0\r\n\r\n", 400},
       {"a chunk size and a line feed", Head("Transfer-Encoding: chunked\r\n") + "3\nabc\r\n0\r\n\r\n", 400},
       {"a chunk's name with a line feed", Head("Transfer-Encoding: chunked\r\n") + "3;a\nb\r\nabc\r\n0\r\n\r\n", 400},
+      {"a chunk size without an end", Head("Transfer-Encoding: chunked\r\n") + "3;" + std::string(9000, 'a'), 400},
+      {"a chunk size of many zeros", Head("Transfer-Encoding: chunked\r\n") + std::string(30000, '0'), 400},
+      {"a trailer that is too long",
+       Head("Transfer-Encoding: chunked\r\n") + "3\r\nabc\r\n0\r\nx: " + std::string(20000, 'y') + "\r\n\r\n", 431},
+      {"a trailer without an end",
+       Head("Transfer-Encoding: chunked\r\n") + "0\r\nx: y\r\n" +
+           [] {
+             std::string lines;
+             for (int i = 0; i < 3000; ++i) lines += "a: b\r\n";
+             return lines;
+           }(),
+       431},
+      {"chunks with long names",
+       Head("Transfer-Encoding: chunked\r\n") +
+           [] {
+             std::string chunks;
+             for (int i = 0; i < 200; ++i) chunks += "1;" + std::string(900, 'a') + "\r\nx\r\n";
+             return chunks;
+           }(),
+       400},
       // Lines.
       {"a line feed alone", "GET /echo HTTP/1.1\nHost: localhost\n\n", 400},
       {"a line feed alone between headers", "GET /echo HTTP/1.1\r\nHost: localhost\nx: y\r\n\r\n", 400},

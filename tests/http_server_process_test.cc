@@ -129,7 +129,7 @@ TEST(ServeHttpTest, WhileTheModelLoadsItIsAliveAndNotReady) {
   ring_options.quiet = true;
   const auto ring = Runtime::Open(ring_options);
   ASSERT_TRUE(ring.ok()) << ring.status();
-  (*front)->Serve(kServedModel, "1", **ring, nullptr);
+  (*front)->Serve({}, kServedModel, **ring, nullptr);
   // On the same connection.
   EXPECT_EQ(ask("GET", "/ready").status, 200);
   EXPECT_EQ(ask("GET", "/v1/models").status, 200);
@@ -148,16 +148,42 @@ TEST(ServeHttpTest, KeysThatTravelInTheClearAreWarnedOf) {
   EXPECT_FALSE(ShowsKeys(options, anywhere));
 }
 
-TEST(ServeHttpTest, WithClusterHttpIsThereOnlyWhenAskedFor) {
-  Process alone({GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0"});
-  ASSERT_TRUE(alone.WaitFor("workers join with").has_value()) << alone.output();
-  EXPECT_THAT(alone.output(), Not(HasSubstr("http://")));
-  alone.Kill(SIGTERM);
-  EXPECT_EQ(alone.Wait(seconds(30)), 0);
+TEST(ServeHttpTest, ACoordinatorShowsThePageOnLoopbackWithoutAFlag) {
+  std::vector<std::unique_ptr<Process>> coordinators;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 2; ++i) {
+    Process& serve = *coordinators.emplace_back(std::make_unique<Process>(
+        std::vector<std::string>{GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0"}));
+    const auto address = serve.WaitFor("listening http://");
+    ASSERT_TRUE(address.has_value()) << serve.output();
+    EXPECT_THAT(*address, ::testing::MatchesRegex("127\\.0\\.0\\.1:80[0-9][0-9]"));
+    EXPECT_TRUE(serve.WaitFor("open http://" + *address + " in a browser").has_value()) << serve.output();
+    HttpClient client(*address);
+    client.Request("GET", "/");
+    EXPECT_THAT(client.Answer().body, HasSubstr("<html"));
+    addresses.push_back(*address);
+  }
+  EXPECT_NE(addresses[0], addresses[1]);
+  EXPECT_THAT(coordinators[1]->output(),
+              HasSubstr("another program has 127.0.0.1:8080, so HTTP is answered at " + addresses[1]));
+}
+
+TEST(ServeHttpTest, HttpIsOffOnlyBesideACluster) {
+  Process off({GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0", "--http", "off"});
+  ASSERT_TRUE(off.WaitFor("workers join with").has_value()) << off.output();
+  EXPECT_THAT(off.output(), Not(HasSubstr("http://")));
+  off.Kill(SIGTERM);
+  EXPECT_EQ(off.Wait(seconds(30)), 0);
+  const Ended alone = Gyre({"serve", kServedModel, "--http", "off"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.text, HasSubstr("--http off without --cluster: nobody could ask this server"));
+}
+
+TEST(ServeHttpTest, ARingIsReadyWhenItsWorkersAreThere) {
   Served both({"--cluster", "127.0.0.1:0", "--no-local", "--min-workers", "1"});
   const HttpAnswer ready = both.Get("/ready");
   EXPECT_EQ(ready.status, 503);
-  EXPECT_THAT(ready.body, HasSubstr("0 of 1 workers have joined"));
+  EXPECT_THAT(ready.body, HasSubstr("0 of 1 worker has joined"));
   EXPECT_EQ(both.Get("/health").status, 200);
   const auto cluster = both.process().WaitFor("listening 127");
   ASSERT_TRUE(cluster.has_value());
@@ -170,6 +196,7 @@ TEST(ServeHttpTest, FlagsThatDoNotFitAreRefusedBeforeTheModelIsLoaded) {
   Folder folder;
   testing::WriteCertificate(folder / "cert", folder / "key", "name");
   std::ofstream(folder / "keys") << "ann\n";
+  ::chmod((folder / "keys").c_str(), 0600);
   const std::string cert = folder / "cert", key = folder / "key", keys = folder / "keys";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"--http", "nowhere"}, "--http"},
@@ -181,6 +208,7 @@ TEST(ServeHttpTest, FlagsThatDoNotFitAreRefusedBeforeTheModelIsLoaded) {
       {{"--cors", "everyone"}, "no origin"},
       {{"--allow-host", "a:80"}, "no host"},
       {{"--max-body", "8"}, "--max-body"},
+      {{"--max-body", "99999T"}, "--max-body: 102398976.00 GiB, expected at most 512.0 MiB"},
       {{"--min-workers", "2"}, "--cluster"},
       {{"--no-local"}, "--cluster"},
       {{"--ring", "127.0.0.1:0"}, "--cluster"},
@@ -195,7 +223,8 @@ TEST(ServeHttpTest, FlagsThatDoNotFitAreRefusedBeforeTheModelIsLoaded) {
   Served served({});
   const Ended taken = Gyre({"serve", "/nowhere/model.gguf", "--http", served.address()});
   EXPECT_EQ(taken.code, 1);
-  EXPECT_THAT(taken.text, HasSubstr("--http: cannot listen at " + served.address() + ": another program has the port"));
+  EXPECT_THAT(taken.text,
+              HasSubstr("--http or --port: cannot listen at " + served.address() + ": another program has the port"));
   EXPECT_EQ(Gyre({"serve", "/nowhere/model.gguf", "--http", "127.0.0.1:0", "--api-keys", "/nowhere/keys"}).code, 1);
 }
 
@@ -210,7 +239,7 @@ TEST(ServeHttpTest, SigtermLetsRunningAnswersEnd) {
   const auto running =
       served.Stream(R"({"prompt":"Tell me","n_predict":200,"temperature":0,"ignore_eos":true,"stream":true})");
   served.process().Kill(SIGTERM);
-  ASSERT_TRUE(served.process().WaitFor("answers run").has_value()) << served.process().output();
+  ASSERT_TRUE(served.process().WaitFor("for at most 300 s").has_value()) << served.process().output();
   first.Request("GET", "/ready");
   const HttpAnswer ready = first.Answer();
   EXPECT_EQ(ready.status, 503);
@@ -224,13 +253,26 @@ TEST(ServeHttpTest, SigtermLetsRunningAnswersEnd) {
   EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();
 }
 
+// The page's stream of events is no answer that anybody waits for.
+TEST(ServeHttpTest, AnOpenPageDoesNotDelayTheEnd) {
+  Served served({"--drain-timeout", "300"});
+  HttpClient page(served.address());
+  page.Request("GET", "/v1/cluster/events");
+  while (page.input().find("event: status") == std::string::npos) ASSERT_TRUE(page.Receive());
+  served.process().Kill(SIGINT);
+  EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();
+  EXPECT_THAT(served.process().output(), ::testing::Not(HasSubstr("answer")));
+  EXPECT_THAT(served.process().output(), ::testing::Not(HasSubstr("one more signal")));
+}
+
 TEST(ServeHttpTest, TheTimeLimitOrASecondSignalEndsRunningAnswers) {
   for (const bool second : {false, true}) {
     Served served({"--drain-timeout", second ? "300" : "0", "-c", "100000"});
     const auto running = served.Stream();
     served.process().Kill(SIGTERM);
     if (second) {
-      ASSERT_TRUE(served.process().WaitFor("answers run").has_value()) << served.process().output();
+      ASSERT_TRUE(served.process().WaitFor("1 answer runs, for at most 300 s").has_value())
+          << served.process().output();
       served.process().Kill(SIGINT);
     }
     EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/http/response_head.h"
 #include "tests/testing/http_server_rig.h"
 
 namespace gyre {
@@ -15,6 +16,19 @@ using testing::HttpClient;
 using testing::Soon;
 
 class HttpServerTest : public testing::HttpServerTest {};
+
+TEST(ResponseHeadTest, EachStatusHasAReasonThatServersGive) {
+  auto first_line = [](int status) {
+    http::HttpResponse response;
+    response.status = status;
+    const std::string head = http::FormatResponseHead(response, {});
+    return head.substr(0, head.find("\r\n"));
+  };
+  EXPECT_EQ(first_line(200), "HTTP/1.1 200 OK");
+  EXPECT_EQ(first_line(503), "HTTP/1.1 503 Service Unavailable");
+  EXPECT_EQ(first_line(529), "HTTP/1.1 529 Overloaded");
+  EXPECT_EQ(first_line(550), "HTTP/1.1 550 ");
+}
 
 TEST_F(HttpServerTest, OneConnectionAnswersManyRequests) {
   Serve();

@@ -10,9 +10,9 @@
 
 #include "base/log_output.h"
 #include "boost/json.hpp"
-#include "coordinator/clock_offset.h"
+#include "coordinator/grpc/clock_offset.h"
 #include "coordinator/http/json_text.h"
-#include "coordinator/trace_json.h"
+#include "coordinator/http/trace_json.h"
 
 namespace gyre {
 namespace {

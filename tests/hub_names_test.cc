@@ -185,9 +185,13 @@ TEST(ChooseFilesTest, OnlyTheUserKnowsWhichOfTwoModels) {
 TEST(ChooseFilesTest, SafetensorsWithWhatGyreReads) {
   const FileChoice one = Chosen({".gitattributes", "README.md", "config.json", "model.safetensors", "tokenizer.json",
                                  "tokenizer_config.json", "chat_template.jinja", "pytorch_model.bin", "onnx/model.onnx",
-                                 "consolidated.safetensors", "sub/model.safetensors", "generation_config.json"});
-  EXPECT_THAT(Paths(one), ElementsAre("config.json", "generation_config.json", "tokenizer.json",
-                                      "tokenizer_config.json", "chat_template.jinja", "model.safetensors"));
+                                 "consolidated.safetensors", "sub/model.safetensors", "generation_config.json",
+                                 "special_tokens_map.json", "added_tokens.json", "chat_template.json",
+                                 "additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja"});
+  EXPECT_THAT(Paths(one),
+              ElementsAre("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                          "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
+                          "additional_chat_templates/tool_use.jinja", "model.safetensors"));
   EXPECT_EQ(one.open, "");
   EXPECT_EQ(one.type, "safetensors");
   const FileChoice shards = Chosen({"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors",

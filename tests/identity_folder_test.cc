@@ -131,6 +131,27 @@ TEST_P(IdentityFolderTest, ItFollowsItsFiles) {
   EXPECT_EQ(identity->current()->revocations(), 2u);
 }
 
+// A list that is lost makes no certificate valid again.
+TEST_P(IdentityFolderTest, ALostListOfRevocationsIsMadeAgain) {
+  authority_.Issue(Role::kWorker, "w1");
+  authority_.Issue(Role::kWorker, "w2");
+  ASSERT_EQ(*authority_.Open().Revoke("w1", std::nullopt), 1);
+  const std::string list = authority_.path() + "/crl.pem", one = *ReadSmallFile(list);
+  ASSERT_EQ(*authority_.Open().Revoke("w2", std::nullopt), 1);
+  const auto head = authority_.IssueOpen(Role::kCoordinator, "head");
+  EXPECT_EQ(head->current()->revocations(), 2u);
+  std::filesystem::remove(list);
+  const Authority ca = authority_.Open();
+  ASSERT_TRUE(head->TakeRevoked(*ca.RevokedPem()).ok());
+  EXPECT_EQ(head->current()->revocations(), 2u);
+  // An old copy came back: the next list has all again.
+  ASSERT_TRUE(ReplaceFile(list, one, 0644).ok());
+  authority_.Issue(Role::kWorker, "w3");
+  ASSERT_EQ(*authority_.Open().Revoke("w3", std::nullopt), 1);
+  ASSERT_TRUE(head->TakeRevoked(*ca.RevokedPem()).ok());
+  EXPECT_EQ(head->current()->revocations(), 3u);
+}
+
 TEST_P(IdentityFolderTest, ALateListOfRevocationsIsTakenOnlyIfItIsNewerAndTheCAs) {
   const auto identity = authority_.IssueOpen(Role::kWorker, "w1");
   authority_.Issue(Role::kWorker, "w2");

@@ -406,6 +406,37 @@ TEST_P(PrefillAttention, SequencesPagesAndGroups) {
   }
 }
 
+// Blocks of the KV cache may have any size, whatever the arithmetic: a page of 4 positions is less than a tile, and one
+// of 24 is no multiple of it.
+TEST_P(PrefillAttention, ARowsBitsDoNotDependOnTheSizeOfPages) {
+  const uint32_t positions = 300, last = 40;
+  const int dim = 64;
+  const size_t width = kHeads * dim;
+  const auto k = Random(positions * kKvHeads * dim, 1), v = Random(positions * kKvHeads * dim, 2),
+             q = Random(last * width, 3);
+  for (const KvType type : testing::Grid({KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0})) {
+    for (const int window : {0, 37}) {
+      for (const Arithmetic arithmetic : {Arithmetic::kPrefill, Arithmetic::kDecode}) {
+        const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = window, .arithmetic = arithmetic};
+        std::vector<float> expected;
+        for (const uint32_t block : {16u, 1u, 4u, 7u, 24u, 256u}) {
+          Cache cache = MakeCache(type, kKvHeads, dim, static_cast<int>(block), positions);
+          std::vector<KvRow> rows;
+          for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+          fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+          // Blocks that are out of the window are freed.
+          if (window > 0) std::fill_n(cache.table.begin(), (positions - last - window + 1) / block, kNoBlock);
+          std::vector<float> got(q.size(), NAN);
+          fast_->Attention(q.data(), std::span(rows).last(last), cache.view, params, got.data());
+          if (expected.empty()) expected = got;
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+              << KvTypeName(type) << ", blocks of " << block << ", window " << window;
+        }
+      }
+    }
+  }
+}
+
 // NaN stays visible, and scores of any size leave valid weights.
 TEST_P(PrefillAttention, ScoresOfAnySize) {
   const uint32_t positions = 300;

@@ -191,6 +191,49 @@ TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
   }
 }
 
+// Of many rows at once, with any number of threads, and on every processor.
+TEST_P(Ops, TheBestIdsAndTheSumsOfARowDependOnItAlone) {
+  constexpr size_t kRows = 5, kVocab = 9001;
+  const auto logits = Random(kRows * kVocab, 5, 8);
+  const std::vector<TokenId> skip{0, 63, 64, 4095, 4096, 9000};
+  std::vector<uint64_t> mask((kVocab + 63) / 64, ~uint64_t{0});
+  mask[3] = 0;
+  struct Result {
+    std::vector<TokenId> ids = std::vector<TokenId>(kRows * 40);
+    std::vector<float> best = std::vector<float>(kRows * 40);
+    std::vector<double> sums = std::vector<double>(kRows);
+  };
+  const auto of = [&](Backend& backend, size_t each) {
+    Result out;
+    std::vector<TopKRow> top;
+    std::vector<LogSumExpRow> sums;
+    for (size_t r = 0; r < kRows; ++r) {
+      const std::span<const TokenId> without =
+          r == 1 || r == 3 ? std::span<const TokenId>(skip) : std::span<const TokenId>();
+      const std::span<const uint64_t> of = r >= 2 ? std::span<const uint64_t>(mask) : std::span<const uint64_t>();
+      top.push_back({&logits[r * kVocab], 40, without, of, &out.ids[r * 40], &out.best[r * 40]});
+      sums.push_back({&logits[r * kVocab], r == 4 ? 10.0 : 0.7, without, of, &out.sums[r]});
+    }
+    for (size_t r = 0; r < kRows; r += each) {
+      backend.TopK(std::span(top).subspan(r, std::min(each, kRows - r)), kVocab);
+      backend.LogSumExp(std::span(sums).subspan(r, std::min(each, kRows - r)), kVocab);
+    }
+    return out;
+  };
+  const Result expected = of(*fast_, kRows), reference = of(*ref_, 1);
+  EXPECT_EQ(expected.ids, reference.ids);
+  for (size_t r = 0; r < kRows; ++r) EXPECT_NEAR(expected.sums[r], reference.sums[r], 1e-12) << r;
+  for (const Isa isa : testing::FastIsas()) {
+    if (!IsaMissing(isa).empty()) continue;
+    for (const int threads : {1, 8}) {
+      const Result got = of(*MakeBackend(isa, threads), threads == 1 ? 1 : kRows);
+      EXPECT_EQ(got.ids, expected.ids) << IsaName(isa);
+      EXPECT_EQ(got.best, expected.best) << IsaName(isa);
+      EXPECT_EQ(got.sums, expected.sums) << IsaName(isa);
+    }
+  }
+}
+
 TEST_P(Ops, ASharedExpertsGateIsASigmoid) {
   const float x[] = {1, -2, 0.5f, 1, -2, 0.5f}, w[] = {0.5f, 0.25f, 1}, low[] = {-100, 0, 0};
   for (Backend* backend : {fast_.get(), ref_.get()}) {

@@ -326,7 +326,9 @@ TEST(Answer, CallsKeepTheMarkersOfTheirFamily) {
     if (*call.close != 0) controls.emplace_back(call.close);
     controls.insert(controls.end(), call.inner.begin(), call.inner.end());
     const auto tokenizer = TokenizerWith(controls);
-    const AnswerFormat format = FindAnswerFormat(std::string("{# ") + call.open + " #}", *tokenizer, {});
+    std::string written = call.open;
+    for (const std::string& inner : call.inner) written += " " + inner;
+    const AnswerFormat format = FindAnswerFormat("{# " + written + " #}", *tokenizer, {});
     EXPECT_EQ(format.call_open, call.open);
     EXPECT_EQ(format.call_close, call.close);
     std::vector<std::string> known;
@@ -369,25 +371,35 @@ TEST(Answer, ComesAsItIsThought) {
 }
 
 TEST(Answer, ChannelsComeAsTheyAreWritten) {
-  AnswerSplitter splitter({.channels = true, .controls = {{7, "<|channel|>"}, {8, "<|message|>"}, {9, "<|end|>"}}});
+  AnswerSplitter splitter({.channels = true, .controls = {{7, "<|channel|>"}, {8, "<|message|>"}}});
   EXPECT_TRUE(splitter.Push(7, "").empty());
   EXPECT_TRUE(splitter.Push(1, "analysis").empty());
   EXPECT_TRUE(splitter.Push(8, "").empty());
   EXPECT_EQ(splitter.Push(1, "One "), (std::vector<Piece>{{true, "One"}}));
-  EXPECT_EQ(splitter.Push(1, "two"), (std::vector<Piece>{{true, " two"}}));
-  EXPECT_TRUE(splitter.Push(9, "").empty());
-  EXPECT_TRUE(splitter.Push(1, "<|start|>assistant<|channel|>final<|mess").empty());
-  EXPECT_EQ(splitter.Push(1, "age|>Y"), (std::vector<Piece>{{false, "Y"}}));
+  EXPECT_EQ(splitter.Push(1, "two<|en"), (std::vector<Piece>{{true, " two"}}));
+  EXPECT_TRUE(splitter.Push(1, "d|><|start|>assistant").empty());
+  EXPECT_TRUE(splitter.Push(7, "").empty());
+  EXPECT_TRUE(splitter.Push(8, "final").empty());
+  EXPECT_EQ(splitter.Push(1, "Y"), (std::vector<Piece>{{false, "Y"}}));
   EXPECT_EQ(splitter.Push(1, "es"), (std::vector<Piece>{{false, "es"}}));
 }
 
 TEST(Answer, ControlTokensHaveNoText) {
   AnswerSplitter splitter({.open = "[THINK]", .close = "[/THINK]", .controls = {{8, "[THINK]"}, {9, "[/THINK]"}}});
   EXPECT_TRUE(splitter.Push(8, "").empty());
-  EXPECT_EQ(splitter.Push(1, "deep ["), (std::vector<Piece>{{true, "deep"}}));
-  EXPECT_EQ(splitter.Push(9, " thought [/T "), (std::vector<Piece>{{true, " [ thought [/T"}}));
+  EXPECT_EQ(splitter.Push(1, "deep ["), (std::vector<Piece>{{true, "deep ["}}));
+  EXPECT_EQ(splitter.Push(9, " thought [/T "), (std::vector<Piece>{{true, " thought [/T"}}));
   EXPECT_TRUE(splitter.Push(1, "\n").empty());
   EXPECT_EQ(splitter.Push(9, "So."), (std::vector<Piece>{{false, "So."}}));
+}
+
+TEST(Answer, TextThatSpellsAControlTokenIsText) {
+  AnswerSplitter splitter({.open = "[THINK]", .close = "[/THINK]", .controls = {{8, "[THINK]"}, {9, "[/THINK]"}}});
+  EXPECT_EQ(splitter.Push(1, "[THINK]x[/THINK]"), (std::vector<Piece>{{false, "[THINK]x[/THINK]"}}));
+  AnswerSplitter channels({.channels = true,
+                           .begins = Begins::kInContent,
+                           .controls = {{7, "<|channel|>"}, {8, "<|message|>"}, {9, "<|end|>"}}});
+  EXPECT_EQ(channels.Push(1, "one <|end|> two"), (std::vector<Piece>{{false, "one <|end|> two"}}));
 }
 
 // Text that begins as a header is given out as soon as it is too long for one.
@@ -398,6 +410,16 @@ TEST(Answer, ALongTextWithoutAMessageIsNoHeader) {
     for (const Piece& piece : splitter.Push(1, "to=nobody ")) shown += piece.text;
   }
   EXPECT_EQ(shown.substr(0, 20), "to=nobody to=nobody ");
+}
+
+TEST(Answer, AHeaderThatIsTooLongEnds) {
+  for (const TokenId token : {7, 9}) {
+    AnswerSplitter splitter({.channels = true, .controls = {{7, "<|channel|>"}, {8, "<|message|>"}, {9, "<|start|>"}}});
+    EXPECT_TRUE(splitter.Push(token, "").empty());
+    std::string shown;
+    for (const Piece& piece : splitter.Push(1, std::string(600, 'a'))) shown += piece.text;
+    EXPECT_EQ(shown, (token == 7 ? "<|channel|>" : "<|start|>") + std::string(600, 'a'));
+  }
 }
 
 }  // namespace

@@ -327,12 +327,54 @@ TEST(ArchTest, WindowsAndSoftcapsAreTheFamilys) {
                 .attention()
                 ->window,
             16);
+  // The file may say which layers have it, also where the family does not.
+  const ModelSpec qwen = SpecWith("qwen2", [](GgufWriter& w) {
+    w.Uint("qwen2.attention.sliding_window", 16);
+    w.Numbers("qwen2.attention.sliding_window_pattern", 7, std::vector<uint8_t>{0, 1});
+  });
+  EXPECT_EQ(qwen.layers[0].attention()->window, 0);
+  EXPECT_EQ(qwen.layers[1].attention()->window, 16);
   const ModelSpec gemma = SpecWith("gemma2", [](GgufWriter& w) { w.Float("gemma2.attn_logit_softcapping", 20); });
   EXPECT_EQ(gemma.layers[0].attention()->window, 8);
   EXPECT_EQ(gemma.layers[1].attention()->window, 0);
   EXPECT_EQ(gemma.layers[0].attention()->softcap, 20.0f);
   EXPECT_EQ(gemma.final_softcap, 30.0f);
   EXPECT_EQ(gemma.layers[0].attention()->qk_norm, QkNorm::kNone);
+}
+
+TEST(ArchTest, AContextBeyondARotationThatFollowsTheLengthIsRefused) {
+  TinyOptions o = Tiny("llama");
+  o.more = [](GgufWriter& w) { w.Bool("gyre.rope.follows_length", true); };
+  const auto bytes = BuildTinyModel(o);
+  const auto model = OpenModelFromBytes(bytes);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const int context = (*model)->spec().context;
+  EXPECT_TRUE(OpenModelFromBytes(bytes, {.context = context}).ok());
+  const Status status = OpenModelFromBytes(bytes, {.context = context + 1}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Message(status), HasSubstr(fmt::format("expected at most {}", context)));
+}
+
+TEST(ArchTest, YarnsRampEndsBetweenPairsWhereTheFileSaysSo) {
+  const auto factors = [](void (*more)(GgufWriter&)) {
+    return SpecWith("llama", more).layers[0].attention()->rope.frequency_factors;
+  };
+  const auto yarn = [](GgufWriter& w) {
+    w.String("llama.rope.scaling.type", "yarn");
+    w.Float("llama.rope.scaling.factor", 4);
+    w.Uint("llama.rope.scaling.original_context_length", 128);
+  };
+  static constexpr auto kYarn = yarn;
+  const auto rounded = factors([](GgufWriter& w) { kYarn(w); });
+  const auto exact = factors([](GgufWriter& w) {
+    kYarn(w);
+    w.Bool("gyre.rope.yarn_truncate", false);
+  });
+  EXPECT_NE(rounded, exact);
+  EXPECT_EQ(rounded, factors([](GgufWriter& w) {
+              kYarn(w);
+              w.Bool("gyre.rope.yarn_truncate", true);
+            }));
 }
 
 TEST(ArchTest, ExpertsAreReadAndDenseLayersHaveNone) {

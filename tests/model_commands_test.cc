@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include "kernels/quant.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/process.h"
 #include "tests/testing/safetensors_writer.h"
@@ -37,6 +39,14 @@ class ModelCommandsTest : public ::testing::Test {
   void Write(const std::string& name, const std::vector<std::byte>& bytes) const {
     std::ofstream(Path(name), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  void WriteTokenizer() const {
+    std::ofstream(Path("folder/tokenizer.json"))
+        << R"({"added_tokens": [{"id": 3, "content": "<|user|>", "special": true}, {"id": 4, "content": "<|observation|>",
+               "special": true}, {"id": 5, "content": "<|endoftext|>", "special": true}, {"id": 6, "content": "<|stop|>",
+               "special": true}, {"id": 7, "content": "<|go|>", "special": true}], "pre_tokenizer": {"type": "ByteLevel",
+               "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE",
+               "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
   }
   // "folder": a Llama of one layer as safetensors, without a tokenizer.
   void WriteFolder() const {
@@ -107,6 +117,74 @@ TEST_F(ModelCommandsTest, QuantizeTakesAFolder) {
   EXPECT_THAT(Run({"quantize", folder_, Path("x.gguf"), "Q8_0"}).output, HasSubstr("the folder has no config.json"));
 }
 
+// By whatever name or link, and whatever the user says.
+TEST_F(ModelCommandsTest, NoCommandReplacesItsSource) {
+  namespace fs = std::filesystem;
+  WriteFolder();
+  std::ofstream(Path("folder/special_tokens_map.json")) << "{}";
+  fs::create_symlink("folder/model.safetensors", Path("symbolic.gguf"));
+  fs::create_hard_link(Path("folder/model.safetensors"), Path("hard.gguf"));
+  std::ofstream(Path("ids.txt")) << "1 2 3\n";
+  const std::string model = Read("folder/model.safetensors"), config = Read("folder/config.json");
+  for (const std::string out : {"folder/model.safetensors", "folder/config.json", "folder/special_tokens_map.json",
+                                "symbolic.gguf", "hard.gguf"}) {
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"quantize", Path("folder"), Path(out), "Q8_0", "--force"},
+          {"convert", Path("folder"), Path(out), "--force"},
+          {"logits", Path("folder"), "--ids", Path("ids.txt"), "--out", Path(out), "--force"}}) {
+      const Ended ended = Run(words);
+      EXPECT_EQ(ended.code, 1) << words[0] << " " << out;
+      EXPECT_THAT(ended.output, HasSubstr("this is the source itself")) << words[0] << " " << out;
+    }
+  }
+  EXPECT_THAT(Run({"logits", Path("in.gguf"), "--ids", Path("ids.txt"), "--out", Path("ids.txt")}).output,
+              HasSubstr("this is the source itself"));
+  EXPECT_THAT(Run({"logits", Path("in.gguf"), "--ids", Path("ids.txt"), "--out", Path("in.gguf")}).output,
+              HasSubstr("this is the source itself"));
+  EXPECT_EQ(Read("folder/model.safetensors"), model);
+  EXPECT_EQ(Read("folder/config.json"), config);
+  EXPECT_EQ(Read("folder/special_tokens_map.json"), "{}");
+  EXPECT_EQ(Read("ids.txt"), "1 2 3\n");
+  // What was made before is replaced, also beside the source.
+  EXPECT_EQ(Run({"quantize", Path("folder"), Path("folder/q8.gguf"), "Q8_0", "-q"}).code, 0);
+  EXPECT_EQ(Run({"quantize", Path("folder"), Path("folder/q8.gguf"), "Q8_0", "-q", "--force"}).code, 0);
+  std::ofstream(Path("out.f32")) << "somebody's text";
+  std::vector<std::string> logits{"logits", Path("folder"), "--ids", Path("ids.txt"), "--out", Path("out.f32"), "-q"};
+  const Ended refused = Run(logits);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.output, HasSubstr("out.f32: the file exists already; --force overwrites it"));
+  EXPECT_EQ(Read("out.f32"), "somebody's text");
+  logits.push_back("--force");
+  const Ended written = Run(logits);
+  EXPECT_EQ(written.code, 0) << written.output;
+  EXPECT_EQ(Read("out.f32").size(), 3 * 8 * sizeof(float));
+  EXPECT_EQ(Run({"logits", Path("folder"), "--ids", Path("ids.txt"), "--out", "/dev/null", "-q"}).code, 0);
+}
+
+// A file has as many ends as its folder, though GGUF has keys for three.
+TEST_F(ModelCommandsTest, ConvertKeepsAllEnds) {
+  WriteFolder();
+  WriteTokenizer();
+  std::ofstream(Path("folder/generation_config.json")) << R"({"eos_token_id": [5, 3, 4, 6]})";
+  const Ended converted = Run({"convert", Path("folder"), Path("out.gguf"), "-q"});
+  ASSERT_EQ(converted.code, 0) << converted.output;
+  EXPECT_EQ(Run({"quantize", Path("out.gguf"), Path("q8.gguf"), "Q8_0", "-q"}).code, 0);
+  for (const std::string path : {"folder", "out.gguf", "q8.gguf"}) {
+    const auto model = OpenModel(Path(path));
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<TokenId> ends;
+    for (TokenId id = 0; id < 8; ++id) {
+      if ((*model)->tokenizer()->IsEndOfGeneration(id)) ends.push_back(id);
+    }
+    EXPECT_EQ(ends, (std::vector<TokenId>{3, 4, 5, 6})) << path;
+  }
+  // Other programs find the first two of those that they don't know by name.
+  const std::string metadata = Run({"inspect", Path("out.gguf")}).output;
+  EXPECT_THAT(metadata, HasSubstr("tokenizer.ggml.eos_token_id = 5"));
+  EXPECT_THAT(metadata, HasSubstr("tokenizer.ggml.eot_token_id = 3"));
+  EXPECT_THAT(metadata, HasSubstr("tokenizer.ggml.eom_token_id = 4"));
+}
+
 TEST_F(ModelCommandsTest, QuantizeSaysInOneLineWhatTookAnotherType) {
   testing::TinyOptions narrow;
   narrow.ffn = 64;
@@ -146,6 +224,34 @@ TEST_F(ModelCommandsTest, ConvertSaysWhatIsMissing) {
   EXPECT_EQ(missing.output, "gyre: " + Path("missing") + ": no such folder\n");
   EXPECT_THAT(Run({"convert", Path("in.gguf"), Path("out.gguf")}).output, HasSubstr("a file, expected a folder"));
   EXPECT_THAT(Run({"convert", folder_, Path("out.gguf")}).output, HasSubstr("the folder has no config.json"));
+}
+
+TEST_F(ModelCommandsTest, AFolderWithoutATokenizerTokenizesNothing) {
+  WriteFolder();
+  const Ended none = Run({"tokenize", Path("folder")});
+  EXPECT_EQ(none.code, 1) << none.output;
+  EXPECT_THAT(none.output, HasSubstr("the folder has no tokenizer.json"));
+}
+
+// Older folders have the template in a file of its own, inside JSON.
+TEST_F(ModelCommandsTest, TheTemplateOfChatTemplateJsonIsRead) {
+  WriteFolder();
+  WriteTokenizer();
+  std::ofstream(Path("folder/chat_template.json"))
+      << R"({"chat_template": "{% for m in messages %}a{{ m.content }}b{% endfor %}"})";
+  const Ended shown = Run({"template", Path("folder")});
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("a{{ m.content }}b"));
+}
+
+// No other format takes its place.
+TEST_F(ModelCommandsTest, ATemplateThatCantBeParsedIsNamedWithItsLine) {
+  WriteFolder();
+  WriteTokenizer();
+  std::ofstream(Path("folder/chat_template.jinja")) << "{% for m in messages %}\n{{ m.content }";
+  const Ended shown = Run({"template", Path("folder")});
+  EXPECT_EQ(shown.code, 1) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("the model's chat template: line 2"));
 }
 
 TEST_F(ModelCommandsTest, WhatIsNoModelIsNamed) {

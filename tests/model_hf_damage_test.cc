@@ -62,10 +62,11 @@ TEST(TokenizerJsonTest, BadOnesSayWhy) {
               HasSubstr("is -3"));
   EXPECT_THAT(error(("{" + level + R"(, "model": {"type": "BPE", "vocab": {"a": 16000000}, "merges": []}})").c_str()),
               HasSubstr("16000000"));
-  EXPECT_THAT(error(("{" + level +
-                     R"(, "normalizer": {"type": "Lowercase"}, "model": {"type": "BPE", "vocab": {}, "merges": []}})")
-                        .c_str()),
-              HasSubstr("Lowercase"));
+  EXPECT_THAT(
+      error(("{" + level +
+             R"(, "normalizer": {"type": "BertNormalizer"}, "model": {"type": "BPE", "vocab": {}, "merges": []}})")
+                .c_str()),
+      HasSubstr("BertNormalizer"));
 }
 
 }  // namespace

@@ -439,7 +439,7 @@ TEST_F(HfFamilies, ValuesThatChangeTheResultAreRefused) {
                            {"qwen3next", "layer_types", json::array{"full_attention"}, "layer_types is no list of 6"},
                            {"deepseek2", "moe_layer_freq", 2, "moe_layer_freq is 2"},
                            {"deepseek2", "rope_interleave", false, "rope_interleave is false"},
-                           {"deepseek2", "scoring_func", "tanh", "scoring_func is tanh"},
+                           {"deepseek2", "scoring_func", "tanh", "scoring_func is \"tanh\""},
                            {"deepseek2", "kv_lora_rank", 1 << 30, "latent attention with a width of"},
                            {"deepseek2", "qk_nope_head_dim", 16, "kv_b_proj"}}) {
     SCOPED_TRACE(r.key);

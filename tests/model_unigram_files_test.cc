@@ -256,17 +256,17 @@ TEST(UnigramJsonTest, NormalizersOfOtherFamilies) {
 
 TEST(UnigramJsonTest, BadOnesSayWhy) {
   auto error = [](const std::string& text) { return Message(Read(text).status()); };
-  EXPECT_THAT(error(Json(R"({"type": "Nmt"})", "null")),
-              HasSubstr("normalizer: the type \"Nmt\" is not known, known are Precompiled"));
+  EXPECT_THAT(error(Json(R"({"type": "New"})", "null")),
+              HasSubstr("normalizer: the type \"New\" is not known, known are Precompiled"));
   EXPECT_THAT(error(Json("null", R"({"type": "Punctuation"})")),
               HasSubstr("pre_tokenizer: the type \"Punctuation\" is not known"));
   EXPECT_THAT(error(Json("null", R"({"type": "Metaspace", "replacement": "_"})")), HasSubstr("a Metaspace of \"_\""));
   EXPECT_THAT(error(Json(R"({"type": "Precompiled", "precompiled_charsmap": "?"})", "null")), HasSubstr("no base64"));
   EXPECT_THAT(error(Json(R"({"type": "Precompiled", "precompiled_charsmap": "AAAA"})", "null")), HasSubstr("3 bytes"));
   EXPECT_THAT(error(Json(R"({"type": "Replace", "pattern": {"String": ""}, "content": "x"})", "null")),
-              HasSubstr("empty pattern"));
-  EXPECT_THAT(error(Json(R"({"type": "Replace", "pattern": {"Regex": "a+"}, "content": "x"})", "null")),
-              HasSubstr("\"a+\""));
+              HasSubstr("has no pattern"));
+  EXPECT_THAT(error(Json(R"({"type": "Replace", "pattern": {"Regex": "a*"}, "content": "x"})", "null")),
+              HasSubstr("a*"));
   EXPECT_THAT(error(Json(R"({"type": "Replace", "pattern": {"String": "a"}})", "null")),
               HasSubstr("a Replace has no content"));
   EXPECT_THAT(error(Json(R"({"type": "Prepend", "prepend": ")" + std::string(257, 'x') + "\"}", "null")),

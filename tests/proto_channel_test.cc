@@ -17,6 +17,7 @@ TEST(ChannelTest, NonsenseIsRefusedWithASentence) {
                                                        {"nowhere", "'nowhere': expected HOST:PORT"},
                                                        {"", "expected HOST:PORT"},
                                                        {"::1:80", "in brackets"},
+                                                       {"http://127.0.0.1:80", "is a URL: expected HOST:PORT"},
                                                        {"a b:80", "spaces"},
                                                        {"unix:/tmp/x", "expected HOST:PORT"}};
   for (const auto& [address, sentence] : wrong) {
@@ -40,15 +41,25 @@ TEST(ChannelTest, AnAbsentCoordinatorIsNamed) {
   const std::string failed = "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: ";
   const auto meant = [&](const char* cause) { return said((failed + cause).c_str()); };
   EXPECT_EQ(meant("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed"),
-            "the coordinator at h:1: its certificate is not by the CA of this --identity (ca.pem)");
+            "the coordinator at h:1: its certificate is by another CA than that of this side's --identity or --token");
   EXPECT_EQ(meant("Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number"),
             "the coordinator at h:1: it speaks without TLS, and this side has an --identity");
   EXPECT_EQ(meant("recvmsg:Connection reset by peer"),
-            "the coordinator at h:1: it ends the connection: with TLS it asks for an --identity of its CA that is not "
-            "revoked");
+            "the coordinator at h:1: it ends the connection; if it uses TLS, this side needs an --identity of its CA "
+            "that is not revoked");
   EXPECT_EQ(WhyNotReached(grpc::Status(grpc::StatusCode::UNAVAILABLE, failed + "Connection refused")),
             "Connection refused");
   EXPECT_EQ(said("no plan yet"), "no plan yet");
+  // Another server's port.
+  EXPECT_EQ(meant("Trying to connect an http1.x server"),
+            "the coordinator at h:1: it is an HTTP server's port; expected the address of `gyre serve --cluster`");
+  EXPECT_THAT(meant("Failed parsing HTTP/2"), HasSubstr("it speaks another protocol"));
+  const auto no_grpc = [&](const std::string& cause) {
+    return SpeaksNoGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, failed + cause));
+  };
+  EXPECT_TRUE(no_grpc("Trying to connect an http1.x server"));
+  EXPECT_TRUE(no_grpc("Failed parsing HTTP/2"));
+  EXPECT_FALSE(no_grpc("Connection refused"));
   EXPECT_TRUE(FromGrpcAt(grpc::Status::OK, "h:1").ok());
 }
 

@@ -175,6 +175,7 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
   EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("not 65"));
   EXPECT_THAT(refused([](auto* h) { h->set_name("a\xFF"); }), HasSubstr("letters"));
   EXPECT_THAT(refused([](auto* h) { h->set_name("local"); }), HasSubstr("own"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name("coordinator"); }), HasSubstr("give the worker another --name"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:99999"); }), HasSubstr("the port is 99999"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a\n:1"); }), HasSubstr("control characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));

@@ -9,8 +9,8 @@
 #include <mutex>
 
 #include "base/log.h"
-#include "coordinator/standby/election.h"
-#include "coordinator/standby/etcd_client.h"
+#include "coordinator/state/election.h"
+#include "coordinator/state/etcd_client.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/etcd.h"
 #include "tests/testing/http_peer.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "coordinator/join_server.h"
+#include "coordinator/grpc/join_server.h"
 #include "identity/join_message.h"
 #include "identity/join_token.h"
 #include "identity/tls_context.h"
@@ -79,6 +79,61 @@ TEST_F(JoinTest, ATokenIsGoodForOneWorkerAndItsRestarts) {
   EXPECT_EQ(nonsense.Wait(seconds(20)), 2);
 }
 
+// The identity that a token got is found by later starts, which name neither.
+TEST_F(JoinTest, ALaterStartFindsTheIdentityThatATokenGot) {
+  auto ring = Serve({"--no-local", "--min-workers", "2"});
+  const std::string home = "XDG_CONFIG_HOME=" + (folder_ / "config");
+  const auto worker = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"/usr/bin/env", home, GYRE_BINARY, "worker", "--join", ring->address(), "-t", "1"});
+    return std::make_unique<Process>(flags);
+  };
+  {
+    auto first = worker({"--token", Token(), "--name", "w1"});
+    ASSERT_TRUE(first->WaitFor("joined ").has_value()) << first->output();
+    first->Kill(SIGINT);
+    EXPECT_TRUE(first->Wait(seconds(20)).has_value());
+  }
+  // By its name, or as the only one that there is.
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--name", "w1"}, {}}) {
+    auto again = worker(flags);
+    EXPECT_TRUE(again->WaitFor("joined ").has_value()) << again->output();
+    EXPECT_THAT(again->output(), HasSubstr("the identity that a token got is used"));
+    again->Kill(SIGINT);
+    EXPECT_TRUE(again->Wait(seconds(20)).has_value());
+  }
+  // An administrator's GYRE_IDENTITY in the same shell is no worker's.
+  std::vector<std::string> shell{"/usr/bin/env",  home,     "GYRE_IDENTITY=" + authority_.Issue(Role::kAdmin, "ann"),
+                                 GYRE_BINARY,     "worker", "--join",
+                                 ring->address(), "-t",     "1"};
+  Process beside(shell);
+  EXPECT_TRUE(beside.WaitFor("joined ").has_value()) << beside.output();
+  Process wrong(
+      {GYRE_BINARY, "worker", "--join", ring->address(), "--identity", authority_.Issue(Role::kAdmin, "bob")});
+  EXPECT_EQ(wrong.Wait(seconds(20)), 2);
+  EXPECT_THAT(wrong.output(), HasSubstr("it is the identity of admin bob, expected one of the role worker"));
+}
+
+TEST_F(JoinTest, WhoIsNotAServersGrpcPortEndsTheWait) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in any{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof any;
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&any), size), 0);
+  ASSERT_EQ(listen(fd, 5), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&any), &size);
+  std::thread web([fd] {
+    for (int peer; (peer = accept(fd, nullptr, nullptr)) >= 0; close(peer)) {
+      const std::string answer = "HTTP/1.1 400 Bad Request\r\n\r\n";
+      send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
+    }
+  });
+  Process worker({GYRE_BINARY, "worker", "--join", fmt::format("127.0.0.1:{}", ntohs(any.sin_port))});
+  EXPECT_EQ(worker.Wait(seconds(20)), 1);
+  EXPECT_THAT(worker.output(), HasSubstr("it is an HTTP server's port"));
+  shutdown(fd, SHUT_RDWR);
+  web.join();
+  close(fd);
+}
+
 TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
   TestAuthority other;
   auto ring = Serve();
@@ -105,7 +160,7 @@ TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
     return Message(DoHandshake(*stream, *session, After(seconds(10))));
   };
   EXPECT_EQ(false_head(authority_, Role::kCoordinator), "") << "what the others are compared with";
-  EXPECT_THAT(false_head(other, Role::kCoordinator), HasSubstr("its certificate is refused"));
+  EXPECT_THAT(false_head(other, Role::kCoordinator), HasSubstr("its certificate is by another CA"));
   EXPECT_THAT(false_head(authority_, Role::kWorker), HasSubstr("there is worker false-head"));
   // The worker's own code, against a whole coordinator of another CA.
   auto theirs = std::make_unique<Ring>(
@@ -114,7 +169,7 @@ TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
   RecordingRelay relay(theirs->address());
   const auto joined = JoinWithToken(relay.address(), token, "w1", After(seconds(10)));
   EXPECT_THAT(Message(joined.status()),
-              HasSubstr("its certificate is refused: no CA that this end trusts has signed it"));
+              HasSubstr(": its certificate is by another CA than that of this side's --identity or --token"));
   EXPECT_THAT(relay.Recorded(), Not(HasSubstr(token.secret)));
   EXPECT_THAT(relay.Recorded(), Not(HasSubstr(token.id)));
   // Nor does somebody see it who listens while the right one is asked.

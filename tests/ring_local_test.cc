@@ -90,8 +90,8 @@ TEST_F(LocalTest, ItGetsTheLayersThatItIsStartedWith) {
   EXPECT_EQ(LayersOf(ring.address(), "local"), "2-3");
   EXPECT_EQ(LayersOf(ring.address(), "w2"), "0-1");
   testing::Process wrong({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--layers", "2-6"});
-  EXPECT_EQ(wrong.Wait(std::chrono::seconds(20)), 1);
-  EXPECT_THAT(wrong.output(), HasSubstr("local wants layers 2-6, the model has 0-5"));
+  EXPECT_EQ(wrong.Wait(std::chrono::seconds(20)), 2);
+  EXPECT_THAT(wrong.output(), HasSubstr("--layers 2-6: the model has layers 0-5"));
   testing::Process none(
       {GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--layers", "2-3", "--no-local"});
   EXPECT_EQ(none.Wait(std::chrono::seconds(20)), 2);

@@ -67,7 +67,7 @@ TEST_F(LocksTest, ASecuredRingServesAndMovesLayers) {
   ASSERT_TRUE(Generate(client, &secured).ok());
   EXPECT_EQ(secured, plain);
   Clients clients(client, 96, 100);
-  while (clients.tokens() < 50) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(50);
   const auto changed = AskResize(ring->at(), "w2=0-4,w1=5-5");
   EXPECT_TRUE(changed.ok()) << changed.status();
   for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
@@ -155,6 +155,8 @@ TEST_F(LocksTest, StrangersGetNothing) {
   // A worker of another CA waits for a coordinator of its own.
   Process& worker = ring->AddNamelessWorker({"--identity", other.Issue(Role::kWorker, "w2")});
   EXPECT_TRUE(worker.WaitFor("waiting for the coordinator").has_value()) << worker.output();
+  EXPECT_TRUE(worker.WaitFor("its certificate is by another CA than that of this side's --identity").has_value())
+      << worker.output();
   Process& plain = ring->AddWorker("w3");
   EXPECT_TRUE(plain.WaitFor("waiting for the coordinator").has_value()) << plain.output();
   std::vector<TokenId> tokens;
@@ -241,7 +243,7 @@ TEST_F(LocksTest, LinksOfARevokedWorkerEndAtOnce) {
   AddWorkers(*ring, {"w1", "w2"});
   ASSERT_TRUE(ring->AsksFor("w1=0-2,w2=3-5"));
   Clients clients(ring->at(), 96, 100);
-  while (clients.tokens() < 50) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(50);
   // A process that takes no word from the coordinator, as one whose owner changed it.
   ring->worker(1).Kill(SIGSTOP);
   Authority ca = authority_.Open();

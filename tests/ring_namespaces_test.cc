@@ -56,6 +56,14 @@ class NamespacesTest : public ::testing::Test {
     p.Wait(seconds(60));
     return p.output();
   }
+  // Waits until a text is being written, however fast the processor is.
+  static bool Begins(Process& run) {
+    for (int i = 0; i < 10000 && !run.Wait(milliseconds(0)); ++i) {
+      if (run.output().size() > 20) return true;
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return false;
+  }
   std::vector<std::string> Run(int n) const {
     return {"run",    "--cluster", kCoordinator,   "--ids", ids_, "-n", std::to_string(n),
             "--temp", "0",         "--ignore-eos", "-q"};
@@ -163,7 +171,7 @@ TEST_F(NamespacesTest, ATextGoesOnWhereTwoWorkersDontReachEachOtherAnyMore) {
   const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "3000", "--temp", "0", "--ignore-eos", "-q",
                                  "--kv-type", "f32", "--ctx", "16384"});
   Process run(On(1, Run(3000)));
-  std::this_thread::sleep_for(milliseconds(300));
+  ASSERT_TRUE(Begins(run)) << serve_->output();
   ASSERT_TRUE(net_.Part(2, 3)) << net_.why_not();
   ASSERT_EQ(run.Wait(seconds(60)), 0) << run.output() << serve_->output();
   EXPECT_TRUE(run.output() == alone) << "the text changed";
@@ -196,7 +204,7 @@ TEST_F(NamespacesTest, TextsOutlastALinkThatIsCutForFiveSeconds) {
     SCOPED_TRACE(fmt::format("hosts {} and {}", one, other));
     std::vector<std::unique_ptr<Process>> texts;
     for (int i = 0; i < kTexts; ++i) texts.push_back(std::make_unique<Process>(On(1, words(i))));
-    std::this_thread::sleep_for(milliseconds(400));
+    for (const auto& text : texts) ASSERT_TRUE(Begins(*text)) << serve_->output();
     ASSERT_TRUE(net_.Part(one, other)) << net_.why_not();
     for (const auto& text : texts) EXPECT_FALSE(text->Wait(milliseconds(0))) << "it had ended before the cut";
     std::this_thread::sleep_for(seconds(5));
@@ -224,10 +232,10 @@ TEST_F(NamespacesTest, ATextGoesOnWithoutAHostWhoseCableIsPulledAndTheHostComesB
   const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "6000", "--temp", "0", "--ignore-eos", "-q",
                                  "--kv-type", "f32", "--ctx", "16384"});
   Process run(On(1, Run(6000)));
-  std::this_thread::sleep_for(milliseconds(300));
+  ASSERT_TRUE(Begins(run)) << serve_->output();
   ASSERT_TRUE(net_.Cable(3, false));
   const auto pulled = std::chrono::steady_clock::now();
-  while (serve_->output().find("host3 is gone") == std::string::npos &&
+  while (serve_->output().find("host3 with layers") == std::string::npos &&
          std::chrono::steady_clock::now() - pulled < seconds(10)) {
     std::this_thread::sleep_for(milliseconds(10));
   }

@@ -241,7 +241,7 @@ TEST_F(ProcessesTest, TheCacheIsCutToTheFirstWorkersMemory) {
   Ring ring(model_.path(), {"--min-workers", "1"});
   ASSERT_TRUE(ring.Serves(1));
   Clients clients(ring.address(), 96, 150);
-  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(100);
   const uint64_t before = FetchStatus(ring.address())->blocks();
   ring.AddWorker("small", {"--memory", "500k"});
   uint64_t after = before;
@@ -279,9 +279,15 @@ TEST_F(ProcessesTest, CommandsAskTheCluster) {
   std::tie(code, text) = run({"status", "--cluster", ring.address(), "--json"});
   EXPECT_EQ(code, 0);
   EXPECT_THAT(text, HasSubstr("\"state\":\"serving\""));
+  // Ranges that no ring could have are a wrong word of the command.
   std::tie(code, text) = run({"resize", "--cluster", ring.address(), "0-1,3-5"});
+  EXPECT_EQ(code, 2);
+  EXPECT_THAT(text, HasSubstr("RANGES: nobody has layer 2"));
+  std::tie(code, text) = run({"resize", "--cluster", ring.address(), "0-x"});
+  EXPECT_EQ(code, 2);
+  std::tie(code, text) = run({"resize", "--cluster", ring.address(), "w1=0-5,w3=-"});
   EXPECT_EQ(code, 1);
-  EXPECT_THAT(text, HasSubstr("nobody has layers 2"));
+  EXPECT_THAT(text, HasSubstr("no worker 'w3'; there are "));
   std::tie(code, text) = run({"resize", "--cluster", ring.address(), "2"});
   EXPECT_EQ(code, 0);
   EXPECT_THAT(text, HasSubstr("0-1,2-5"));

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "base/files.h"
-#include "kernels/ops.h"
+#include "tests/testing/known_speeds.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
 
@@ -32,11 +31,7 @@ class KnownSpeeds {
   ~KnownSpeeds() { std::filesystem::remove_all(folder_); }
   std::vector<std::string> Flags(const std::string& name, double memory_rate) {
     const std::filesystem::path folder = folder_ / name;
-    std::filesystem::create_directories(folder);
-    std::string boot = ReadSmallFile("/proc/sys/kernel/random/boot_id").value_or("");
-    boot = boot.substr(0, boot.find('\n'));
-    std::ofstream(folder / "machine-speeds") << fmt::format("{0} {1} 1 memory {2:.0f}\n{0} {1} 1 operations {3:.0f}\n",
-                                                            boot, IsaName(DetectIsa()), memory_rate, 1e12);
+    testing::KeepSpeeds(folder, {1}, memory_rate, 1e12);
     return {"--cache", folder.string()};
   }
 

@@ -13,6 +13,7 @@
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
+#include "kernels/isa.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "tests/testing/process_ring.h"
@@ -65,18 +66,20 @@ struct Stranger {
 };
 
 TEST_F(RefusalsTest, RefusalsHaveTheirSentence) {
+  const std::string isa = IsaName(DetectIsa());
+  if (isa == "ref") GTEST_SKIP() << "this processor has no instruction set beside the scalar code";
   testing::TinyModelFile other{testing::TinyOptions{.seed = 9, .layers = 6}};
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", "avx2"});
-  Process& stranger = ring.AddWorker("stranger", {"--model", other.path(), "--isa", "avx2"});
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", isa});
+  Process& stranger = ring.AddWorker("stranger", {"--model", other.path(), "--isa", isa});
   EXPECT_EQ(stranger.Wait(seconds(10)), 1);
   EXPECT_THAT(stranger.output(), HasSubstr("is another model file"));
-  Process& lost = ring.AddWorker("lost", {"--model", "/nowhere.gguf", "--isa", "avx2"});
+  Process& lost = ring.AddWorker("lost", {"--model", "/nowhere.gguf", "--isa", isa});
   EXPECT_EQ(lost.Wait(seconds(10)), 1);
   EXPECT_THAT(lost.output(), HasSubstr("/nowhere.gguf"));
   Process& ref = ring.AddWorker("plain", {"--isa", "ref"});
   EXPECT_EQ(ref.Wait(seconds(10)), 1);
-  EXPECT_THAT(ref.output(), HasSubstr("computes with ref, the cluster asks for avx2"));
-  ring.AddWorker("small", {"--isa", "avx2", "--memory", "1k"});
+  EXPECT_THAT(ref.output(), HasSubstr("computes with ref, the cluster asks for " + isa));
+  ring.AddWorker("small", {"--isa", isa, "--memory", "1k"});
   std::string state;
   for (int i = 0; i < 1000 && state.find("needs") == std::string::npos; ++i) {
     std::this_thread::sleep_for(milliseconds(5));
@@ -151,7 +154,7 @@ TEST_F(RefusalsTest, AHostilePeerOnTheRingPortChangesNothing) {
     }
   }
   const uint64_t from = clients.tokens();
-  while (clients.tokens() < from + 200) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(from + 200);
   for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
   EXPECT_TRUE(AskResize(ring.address(), "w2=0-2,w1=3-5").ok());
   for (int fd : silent) close(fd);
@@ -195,7 +198,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   for (size_t at = 0; (at = text.find("refused a worker", at)) != std::string::npos; ++at) ++refused;
   EXPECT_EQ(refused, 1u) << text;
   const uint64_t from = clients.tokens();
-  while (clients.tokens() < from + 100) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(from + 100);
   for (const auto& t : clients.Stop()) EXPECT_TRUE(t.status.ok()) << t.status;
 }
 

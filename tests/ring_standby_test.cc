@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "coordinator/request_codec.h"
-#include "coordinator/standby/etcd_client.h"
-#include "coordinator/standby/etcd_store.h"
+#include "coordinator/engine/request_codec.h"
+#include "coordinator/state/etcd_client.h"
+#include "coordinator/state/etcd_store.h"
 #include "tests/testing/etcd.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"

@@ -37,6 +37,15 @@ void ExpectTexts(const std::vector<Clients::Text>& texts, const std::vector<std:
   }
 }
 
+// The flags of a worker that holds most of the model's weights, but not all; empty: the test has failed.
+std::vector<std::string> TooLittleMemory(const std::string& model) {
+  Ring whole(model, {"--no-local"});
+  whole.AddWorker("w");
+  if (!whole.Serves(1)) return {};
+  const uint64_t weights = FetchStatus(whole.address())->members(0).weight_bytes();
+  return {"--memory", fmt::format("{}k", weights * 9 / 10 / 1024)};
+}
+
 uint16_t PortOf(const std::string& address) {
   return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
 }
@@ -215,19 +224,56 @@ TEST_F(SurvivingProcessesTest, SigtermDrainsAWorkerAndNothingIsComputedAgain) {
   EXPECT_THAT(ring.serve().output(), HasSubstr("w1 leaves with its layers"));
 }
 
+// "Start the new machine, drain the old one", with members that hold no more than their half, and the KV cache gets
+// another size, while clients ask.
+TEST(RingSurviveTest, AnIdleWorkerTakesTheLayersOfTheOneThatIsDrained) {
+  const testing::TinyModelFile model{testing::TinyOptions{.dim = 192, .layers = 6}};
+  const auto expected = testing::TextsOfOneProcess(model.path(), kVocab, 60);
+  const std::vector<std::string> memory = TooLittleMemory(model.path());
+  ASSERT_FALSE(memory.empty());
+  Ring ring(model.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"old", "b"}) ring.AddWorker(name, memory);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), kVocab, 60);
+  clients.WaitForTokens(50);
+  testing::Process& fresh = ring.AddWorker("new", memory);
+  ASSERT_TRUE(fresh.WaitFor("joined ").has_value()) << fresh.output();
+  const auto drained = AskDrain(ring.address(), "old");
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  EXPECT_THAT(drained->named_ranges(), HasSubstr("new="));
+  EXPECT_THAT(drained->named_ranges(), ::testing::Not(HasSubstr("old=")));
+  clients.WaitForTokens(50);
+  // Its process is not needed any more; then likewise at a SIGTERM.
+  ASSERT_TRUE(AskRemove(ring.address(), "old").ok());
+  EXPECT_EQ(ring.worker(0).Wait(seconds(20)), 0);
+  testing::Process& next = ring.AddWorker("next", memory);
+  ASSERT_TRUE(next.WaitFor("joined ").has_value()) << next.output();
+  ring.worker(1).Kill(SIGTERM);
+  EXPECT_EQ(ring.worker(1).Wait(seconds(20)), 0) << ring.worker(1).output();
+  EXPECT_THAT(ring.worker(1).output(), HasSubstr("dismissed"));
+  ASSERT_TRUE(ring.Serves(2));
+  clients.WaitForTokens(50);
+  const auto resized = AskKvTokens(ring.address(), 400);
+  ASSERT_TRUE(resized.ok()) << resized.status();
+  EXPECT_EQ(resized->kv_tokens(), 400u);
+  clients.WaitForTokens(50);
+  ExpectTexts(clients.Stop(), expected);
+  const auto status = FetchStatus(ring.address());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->lost(), 0u) << ring.serve().output();
+  EXPECT_EQ(status->blocks(), 100u);
+  std::string kinds;
+  for (const auto& e : status->events()) kinds += e.kind() + " ";
+  EXPECT_THAT(kinds, HasSubstr("drained plan left joined plan left")) << kinds;
+}
+
 // One of two workers is lost, and the other has no memory for its layers.
 TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   // Its weights are large beside the cache.
   const testing::TinyModelFile model{testing::TinyOptions{.dim = 192, .layers = 6}};
   const auto expected = testing::TextsOfOneProcess(model.path(), kVocab, 100);
-  uint64_t weights = 0;
-  {
-    Ring whole(model.path(), {"--no-local"});
-    whole.AddWorker("w");
-    ASSERT_TRUE(whole.Serves(1));
-    weights = FetchStatus(whole.address())->members(0).weight_bytes();
-  }
-  const std::vector<std::string> memory{"--memory", fmt::format("{}k", weights * 9 / 10 / 1024)};
+  const std::vector<std::string> memory = TooLittleMemory(model.path());
+  ASSERT_FALSE(memory.empty());
   Ring ring(model.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name, memory);
   ASSERT_TRUE(ring.Serves(2));

@@ -80,6 +80,7 @@ TEST_F(RingTransportTest, ProcessesOfOneHostShareMemoryByThemselves) {
   for (int i = 0; i < 2000 && FetchStatus(ring.address())->state() == "serving"; ++i)
     std::this_thread::sleep_for(milliseconds(5));
   ring.AddWorker("w3");
+  EXPECT_TRUE(ring.AsksFor("w2=0-2,w3=3-5"));
   EXPECT_TRUE(ring.Serves(2));
   auto target = OpenRemote(ring.address());
   ASSERT_TRUE(target.ok()) << target.status();

@@ -8,6 +8,7 @@
 
 #include "hub/file_lock.h"
 #include "runtime/runtime.h"
+#include "tests/testing/llama2c_writer.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/small_disk.h"
@@ -94,7 +95,7 @@ class RingWeightsTest : public ::testing::Test {
   const uint64_t bytes_ = std::filesystem::file_size(model_.path());
 };
 
-// The case: no machine can hold the model, its file is on the coordinator, which runs no layers.
+// No machine can hold the model; its file is on the coordinator, which runs no layers.
 TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
   Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "3"}));
   const std::string limit = SizeFlag(bytes_ * 6 / 10);
@@ -113,6 +114,22 @@ TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
     ring.worker(i).Kill(SIGINT);
     EXPECT_EQ(ring.worker(i).Wait(seconds(10)), 0) << ring.worker(i).output();
   }
+}
+
+// A worker's own settings would change the bits, and the hash that it takes over would not show it.
+TEST_F(RingWeightsTest, FetchedWeightsAreComputedWithTheCoordinatorsSettings) {
+  const std::string path = folder_.path() + "/tiny.bin";
+  {
+    const auto bytes = testing::BuildTinyBin({.dim = 64, .vocab = kWeightsVocab, .seq_len = 256});
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  Ring ring(path, Serve({"--no-local"}));
+  ring.AddWorker("w1", Fetches("w1", {"--rope-base", "3", "--norm-eps", "0.5"}));
+  ASSERT_TRUE(ring.Serves(1));
+  auto alone = Runtime::Open(testing::OneProcess(path));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(TextOf(ring, 1), testing::RunOne((*alone)->engine(), Ask(1, kWeightsVocab, 20)).tokens);
 }
 
 TEST_F(RingWeightsTest, AFullDiskIsWaitedFor) {
@@ -190,15 +207,55 @@ TEST_F(RingWeightsTest, AResizeToAWorkerWithoutTheFile) {
   ring.AddWorker("w2", Fetches("w2"));
   ASSERT_TRUE(Eventually([&] { return Member(ring, "w2").has_value(); }));
   testing::Clients clients(ring.address(), kWeightsVocab, 20);
-  while (clients.tokens() < 20) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(20);
   const auto change = AskResize(ring.address(), "w1=0-3,w2=4-8");
   ASSERT_TRUE(change.ok()) << change.status() << ring.serve().output();
-  while (clients.tokens() < 400) std::this_thread::sleep_for(milliseconds(1));
+  clients.WaitUntilTokens(400);
   for (const auto& text : clients.Stop()) {
     EXPECT_TRUE(text.status.ok()) << text.status;
     if (text.seed < 3) EXPECT_EQ(text.tokens, TextAlone(text.seed));
   }
   EXPECT_LT(BytesOnDisk(Cache("w2")), bytes_ * 8 / 10);
+}
+
+// Weights of the cache that change while their worker is stopped: the text is right, and somebody is told.
+TEST_F(RingWeightsTest, CachedWeightsThatChangedAreFetchedAgain) {
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(ring.Serves(1));
+  ring.worker(0).Kill(SIGKILL);
+  ASSERT_TRUE(ring.worker(0).Wait(seconds(10)).has_value());
+  ASSERT_TRUE(Eventually([&] { return !Member(ring, "w1").has_value(); }));
+  const auto manifest = testing::ManifestOf(testing::Opened(model_.path()));
+  const std::string file = Cache("w1") + "/weights/" + Hex(manifest->root) + "/files/model.gguf";
+  for (const int layer : {2, 7}) {
+    const NeededPieces needed = PiecesOf(*manifest, {layer, layer + 1}, false, false, false);
+    const Extent& at = manifest->pieces[needed.layers[0][1]].at;
+    for (uint64_t i = 0; i < 100; ++i) testing::FlipBit(file, at.offset + i * at.bytes / 100);
+  }
+  testing::FlipBit(file, 24);  // in the header
+  Process& worker = ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(ring.Serves(1)) << worker.output();
+  EXPECT_EQ(TextOf(ring, 1), TextAlone(1));
+  EXPECT_THAT(worker.output(), HasSubstr("they are fetched again"));
+}
+
+// The coordinator's own file changes after it was hashed: its member does not compute with what it finds there.
+TEST_F(RingWeightsTest, AFileThatChangesUnderTheCoordinatorIsRefusedByItsTensor) {
+  const std::string copy = folder_.path() + "/copy.gguf";
+  std::filesystem::copy_file(model_.path(), copy);
+  Ring ring(copy, Serve({"--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(ring.Serves(2));
+  ASSERT_TRUE(AskResize(ring.address(), "w1=0-4,local=5-8").ok());
+  const auto manifest = testing::ManifestOf(testing::Opened(model_.path()));
+  const uint32_t piece = PiecesOf(*manifest, {2, 3}, false, false, false).layers[0][1];
+  testing::FlipBit(copy, manifest->pieces[piece].at.offset + manifest->pieces[piece].at.bytes / 2);
+  const auto change = AskResize(ring.address(), "w1=0-1,local=2-8");
+  ASSERT_FALSE(change.ok());
+  EXPECT_THAT(Message(change.status()), HasSubstr(manifest->Describe(piece)));
+  EXPECT_THAT(Message(change.status()), HasSubstr("the file has changed"));
+  EXPECT_EQ(TextOf(ring, 1), TextAlone(1));
 }
 
 // A file with one wrong bit, which the sampled hash does not see: the plan that needs it fails and says which tensor.
@@ -212,7 +269,7 @@ TEST_F(RingWeightsTest, AFileWithAFlippedBitIsRefusedByItsTensor) {
   std::filesystem::copy_file(model_.path(), copy);
   testing::FlipBit(copy, at.offset + at.bytes - 40);
   Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
-  ring.AddWorker("w1", Fetches("w1"));
+  ring.AddWorker("w1", {"--cache", Cache("w1")});
   ASSERT_TRUE(ring.Serves(1));
   ring.AddWorker("w2", {"--model", copy, "--cache", Cache("w2")});
   ASSERT_TRUE(Eventually([&] { return Member(ring, "w2").has_value(); }));

@@ -108,7 +108,7 @@ TEST(KvChoice, BlocksOfLayersWithAWindow) {
   EXPECT_EQ(Chosen(wish).num_blocks, 2048u);
   EXPECT_EQ(Chosen(wish).window_blocks, 256u);
   EXPECT_EQ(Chosen(wish).least_window_blocks, (511u + 256 + 15) / 16 + 1);
-  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("32768 tokens, 0.21 GiB (1 times the context of 32768)"));
+  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("32768 tokens, 0.21 GiB (the context of 32768)"));
   EXPECT_THAT(Chosen(wish).sentence, HasSubstr("; layers with a window of 512 have 4096 tokens"));
   wish.parallel = 8;
   EXPECT_EQ(Chosen(wish).window_blocks, 2048u);

@@ -73,8 +73,12 @@ TEST_F(ProbeTest, WhoDoesNotAnswerOrGivesNoWeightsIsNotReached) {
   EXPECT_THAT(Probe({.patience = milliseconds(50)}).failure, ::testing::Ne(""));
   Serve({9}, milliseconds(0));
   EXPECT_THAT(Probe().failure, HasSubstr("gives no weights to links with this key"));
+  const uint64_t strangers = there_->stats().refused;
+  EXPECT_EQ(strangers, 1u);
+  // A process without a key has not joined yet: whoever comes too early is no stranger.
   there_->SetWeightsHandler({}, {});
   EXPECT_THAT(Probe({.patience = milliseconds(200)}).failure, ::testing::Ne(""));
+  EXPECT_EQ(there_->stats().refused, strangers);
 }
 
 TEST(AnswerProbeTest, NoMoreIsSentThanFits) {

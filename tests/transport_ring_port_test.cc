@@ -15,6 +15,7 @@
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tcp_pair.h"
 #include "transport/plan_key.h"
+#include "transport/unclaimed_links.h"
 
 namespace gyre {
 namespace {
@@ -278,6 +279,33 @@ TEST(RingPortTest, BulkLinksOfThePlanThatServesAreAlwaysTaken) {
   }
   EXPECT_TRUE(absl::IsCancelled(a->Dial(b->address(), hello, After(seconds(5))).status())) << "until another serves";
   b->SetBulkHandler("w2", {});
+}
+
+// A bulk link whose hello comes just before its plan's key waits for it; one that comes just after never does, as
+// nobody would look for it any more. Whichever comes first, one of the two calls hands the link on.
+TEST(UnclaimedLinksTest, ABulkLinkIsHandedOnWheneverItsKeyComes) {
+  UnclaimedLinks links({.timeout = seconds(60), .unverified = {}, .max_verified = 8, .on_refused = {}});
+  const auto bulk = [](uint64_t plan) {
+    Hello hello = SampleHello();
+    hello.role = LinkRole::kBulk;
+    hello.epoch.number = plan;
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    return std::pair(UnclaimedLink{.hello = *DecodeHello(EncodeHello(hello)), .connection = {.socket = Fd(ends[0])}},
+                     Fd(ends[1]));
+  };
+  const Hello sample = SampleHello();
+  links.SetKey({sample.epoch.term, 1}, sample.key);
+  auto [before, dials_before] = bulk(2);
+  EXPECT_EQ(links.Add(&before), Arrival::kWaits);
+  const auto found = links.SetKey({sample.epoch.term, 2}, sample.key);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].hello.key, sample.key);
+  auto [after, dials_after] = bulk(2);
+  EXPECT_EQ(links.Add(&after), Arrival::kReady);
+  EXPECT_TRUE(after.connection.socket.ok()) << "it is still the caller's";
+  EXPECT_EQ(after.hello.key, sample.key);
+  EXPECT_EQ(links.size(), 0u) << "none waits for somebody who claims it";
 }
 
 TEST(RingPortTest, AKeyGoesWithItsPlan) {

@@ -32,6 +32,7 @@ using testing::SampleHello;
 constexpr size_t kBytes = 4096 + 2 * kShmRingBytes;
 // docs/wire.md: where ring i has its fields.
 constexpr size_t Written(size_t i) { return 1024 * i + 1024; }
+constexpr size_t Latency(size_t i) { return 1024 * i + 1792; }
 constexpr size_t TakenOut(size_t i) { return 1024 * i + 1152; }
 
 std::pair<Fd, Fd> Sockets() {
@@ -178,6 +179,34 @@ TEST(ShmTest, NobodyOversleeps) {
   std::thread other(run, std::ref(*a), std::ref(*b), 1);
   run(*b, *a, 7);
   other.join();
+}
+
+// The reader says how long the bytes took that it waited for.
+TEST(ShmTest, TheLatencyIsKnownToTheWriter) {
+  auto [a, b] = testing::ShmPair(false);
+  EXPECT_EQ(a->RoundTrip(), std::nullopt) << "nothing was sent yet";
+  for (int i = 0; i < 5; ++i) {
+    std::thread sender([&from = *a] {
+      std::this_thread::sleep_for(milliseconds(2));
+      ASSERT_TRUE(Put(from, 3000, After(seconds(60))).ok());
+    });
+    ASSERT_TRUE(b->Recv(After(seconds(60))).ok());
+    sender.join();
+  }
+  ASSERT_TRUE(a->RoundTrip().has_value());
+  EXPECT_GT(*a->RoundTrip(), Duration{});
+  EXPECT_LT(*a->RoundTrip(), seconds(10));
+  EXPECT_EQ(b->RoundTrip(), std::nullopt) << "it has sent nothing";
+}
+
+TEST(ShmTest, ALatencyThatCanNotBeIsNotKnown) {
+  Rig rig;
+  for (uint64_t made_up : {uint64_t{0}, UINT64_MAX, uint64_t{1} << 40}) {
+    rig.Set(Latency(0), made_up);
+    EXPECT_EQ(rig.link->RoundTrip(), std::nullopt);
+  }
+  rig.Set(Latency(0), 1500);
+  EXPECT_EQ(rig.link->RoundTrip(), std::chrono::nanoseconds(3000));
 }
 
 // A process that is killed says nothing: its sockets end, and what it wrote before is still received.

@@ -309,6 +309,58 @@ TEST(TlsSessionTest, KeysAreRenewedInBothDirectionsAtOnce) {
   EXPECT_GE(s.key_updates(), uint64_t{kFrames} / 3);
 }
 
+// Carries the handshake, and counts what is written from then on.
+class CountingStream : public ByteStream {
+ public:
+  explicit CountingStream(std::unique_ptr<ByteStream> inner) : inner_(std::move(inner)) {}
+  StatusOr<size_t> Write(std::span<const iovec> parts) override {
+    if (room == 0) return inner_->Write(parts);
+    size_t bytes = 0;
+    for (const iovec& part : parts) bytes += part.iov_len;
+    written += bytes;
+    return bytes;
+  }
+  size_t Room() const override { return room; }
+  StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override { return inner_->Read(into); }
+  Status Wait(Ready direction, Deadline deadline) override { return inner_->Wait(direction, deadline); }
+  void Wake() override { inner_->Wake(); }
+  void Close() override { inner_->Close(); }
+  Transport transport() const override { return inner_->transport(); }
+
+  size_t room = 0, written = 0;
+
+ private:
+  const std::unique_ptr<ByteStream> inner_;
+};
+
+TEST(TlsStreamTest, TheRoomIsThatOfTheStreamBelowWithoutTheSeals) {
+  TestAuthority authority;
+  const auto identity = authority.IssueOpen(Role::kWorker, "a");
+  const auto [left, right] = testing::ConnectedSockets();
+  auto counting = std::make_unique<CountingStream>(*MakeTcpStream(Fd(left)));
+  CountingStream& below = *counting;
+  std::unique_ptr<ByteStream> from = *MakeTcpStream(Fd(right));
+  auto client = *TlsSession::Make(identity->current(), TlsSide::kClient),
+       server = *TlsSession::Make(identity->current(), TlsSide::kServer);
+  auto shaken = std::async(std::launch::async, [&, &s = *server] { return DoHandshake(*from, s, After(seconds(20))); });
+  ASSERT_TRUE(DoHandshake(below, *client, After(seconds(20))).ok());
+  ASSERT_TRUE(shaken.get().ok());
+  const auto stream = MakeTlsStream(std::move(counting), std::move(client));
+  for (const size_t room : {size_t{100}, size_t{5000}, size_t{20'000}, size_t{1} << 20, size_t{16} << 20}) {
+    below.room = room;
+    below.written = 0;
+    const size_t promised = stream->Room();
+    EXPECT_GE(promised + room / 200 + 150, room);
+    std::vector<std::byte> bytes(promised, std::byte{1});
+    for (size_t sent = 0; sent < promised;) {
+      const iovec part{.iov_base = bytes.data() + sent, .iov_len = promised - sent};
+      sent += *stream->Write({&part, 1});
+    }
+    EXPECT_TRUE(*stream->Flush());
+    EXPECT_LE(below.written, room);
+  }
+}
+
 TEST(AddressBudgetTest, AnAddressHasItsShareAndAllHaveOne) {
   AddressBudget budget({.per_second = 10, .burst = 20, .address_per_second = 2, .address_burst = 4});
   Deadline now{};

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <new>
@@ -157,6 +158,19 @@ TEST_F(WeightCacheTest, AfterTheMachinesStartEveryPieceIsHashedAgain) {
   EXPECT_EQ(store->state(pieces[4]), PieceState::kThere);
 }
 
+TEST_F(WeightCacheTest, BytesThatChangedAreFoundBeforeTheMachinesNextStart) {
+  PutAll(*Open(WeightCache(cache_.path(), 0)));
+  const std::vector<uint32_t> pieces = TensorPieces(*manifest_);
+  const Extent changed = manifest_->pieces[pieces[2]].at;
+  testing::FlipBit(Folder() + "/files/model.gguf", changed.offset + changed.bytes - 1);
+  // A sum that is wrong itself makes nobody fetch.
+  testing::FlipBit(Folder() + "/have", std::filesystem::file_size(Folder() + "/have") - 16);
+  const auto store = Open(WeightCache(cache_.path(), 0));
+  for (uint32_t p : pieces) EXPECT_EQ(store->state(p), PieceState::kThere) << "no time has passed";
+  EXPECT_EQ(CheckPieces(*store, pieces, 2, testing::Never), std::vector<uint32_t>{pieces[2]});
+  EXPECT_EQ(store->state(pieces[2]), PieceState::kAbsent);
+}
+
 TEST_F(WeightCacheTest, TheUsersOwnFileIsComparedOnce) {
   const testing::TempFolder folder;
   const std::string copy = folder.path() + "/copy.gguf";
@@ -179,6 +193,39 @@ TEST_F(WeightCacheTest, TheUsersOwnFileIsComparedOnce) {
   EXPECT_EQ((*store)->state(pieces[0]), PieceState::kUnchecked);
   EXPECT_EQ(CheckPieces(**store, pieces, 2, testing::Never), std::vector<uint32_t>{pieces[4]});
   EXPECT_TRUE(absl::IsInternal((*store)->Put(pieces[4], PieceOf(pieces[4])))) << "a user's file is never written";
+}
+
+// A file that is removed while its model is in use stays readable: it is still mapped.
+TEST_F(WeightCacheTest, AFileThatLostItsNameIsCheckedAndRead) {
+  const testing::TempFolder folder;
+  const std::string copy = folder.path() + "/copy.gguf";
+  std::filesystem::copy_file(file_.path(), copy);
+  const auto bytes = BytesOf(testing::Opened(copy));
+  std::filesystem::remove(copy);
+  const auto store = WeightCache(cache_.path(), 0).OverFiles(manifest_, *bytes, false);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<uint32_t> pieces = TensorPieces(*manifest_);
+  EXPECT_TRUE(CheckPieces(**store, pieces, 2, testing::Never).empty());
+  std::vector<std::byte> out;
+  ASSERT_TRUE((*store)->Read(pieces[4], &out).ok());
+  EXPECT_TRUE(std::ranges::equal(out, PieceOf(pieces[4])));
+}
+
+// The model is what was mapped, whatever its path leads to by the time of the store.
+TEST_F(WeightCacheTest, AFileThatReplacedTheMappedOneIsNeverRead) {
+  const testing::TempFolder folder;
+  const std::string copy = folder.path() + "/copy.gguf", other = folder.path() + "/other.gguf";
+  std::filesystem::copy_file(file_.path(), copy);
+  std::filesystem::copy_file(file_.path(), other);
+  const std::vector<uint32_t> pieces = TensorPieces(*manifest_);
+  testing::FlipBit(other, manifest_->pieces[pieces[4]].at.offset);
+  const auto bytes = BytesOf(testing::Opened(copy));
+  std::filesystem::rename(other, copy);
+  const auto store = WeightCache("", 0).OverFiles(manifest_, *bytes, true);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<std::byte> out;
+  ASSERT_TRUE((*store)->Read(pieces[4], &out).ok());
+  EXPECT_TRUE(std::ranges::equal(out, PieceOf(pieces[4])));
 }
 
 TEST_F(WeightCacheTest, AManifestIsKeptUntilItsFileChanges) {

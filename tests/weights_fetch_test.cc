@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <thread>
 
 #include "base/sha256_pair.h"
@@ -194,17 +197,15 @@ TEST_F(FetchTest, CancellingEndsTheWaitAndWhatCameStays) {
 TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   const testing::TempFolder coordinator, worker;
   const auto port = testing::OpenPortWithoutKey();
-  WeightOffer offer(model_, WeightCache(coordinator.path(), 0), port.get());
-  EXPECT_TRUE(offer.Part(0, true).ok()) << "it looks first";
-  while (offer.Part(0, true).ok()) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_TRUE(absl::IsNotFound(offer.Part(0, true).status())) << "nobody made a manifest yet";
+  WeightStock offered(WeightCache(coordinator.path(), 0), port.get());
+  WeightOffer offer(model_, &offered);
   WeightStock stock(WeightCache(worker.path(), 0), port_.get());
   stock.SetKey(offer.key());
   const auto waiting = [](uint64_t, uint64_t, bool) { return false; };
   int asked = 0;
   const AskForPart ask = [&](uint64_t offset) {
     ++asked;
-    return offer.Part(offset, false);
+    return offer.Part(offset);
   };
   auto store = OpenRemote(ask, stock.cache(), waiting);
   ASSERT_TRUE(store.ok()) << store.status();
@@ -212,7 +213,7 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   stock.SetStore(*store);
   LoadingRequest request{.range = {2, 4}, .layers = {2, 3}, .ends = true, .name = "w1"};
   request.sources = {{"coordinator", port->address()}};
-  auto loading = stock.Begin(request, testing::Never);
+  auto loading = stock.Begin(request);
   ASSERT_TRUE(loading.ok()) << loading.status();
   for (int layer : {2, 3}) ASSERT_TRUE((*loading)->WaitForLayer(layer, testing::Never).ok());
   ASSERT_TRUE((*loading)->WaitForEnds(testing::Never).ok());
@@ -237,7 +238,7 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   other.SetStore(*OpenRemote(ask, other.cache(), waiting));
   request.sources = {{"w1", port_->address()}};
   request.name = "w2";
-  auto from_worker = other.Begin(request, testing::Never);
+  auto from_worker = other.Begin(request);
   ASSERT_TRUE((*from_worker)->WaitForLayer(3, testing::Never).ok());
   EXPECT_GT(stock.server().bytes_sent(), 0u);
   // A second start of the process asks for the manifest's root and nothing else.
@@ -246,6 +247,154 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   EXPECT_EQ(asked, 1);
   // The user's own file: `gyre run` on what is in the cache is refused.
   EXPECT_THAT(Message(OpenModel((*store)->ModelPath()).status()), HasSubstr("only the layers that a worker fetched"));
+}
+
+// What may happen to an entry of the cache: by `path` within it.
+struct Damage {
+  const char* what;
+  std::function<void(const std::string& entry)> act;
+};
+
+void Cut(const std::string& path, uint64_t size) { std::filesystem::resize_file(path, size); }
+void Write(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void MakeFolderOf(const std::string& path) {
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path + "/inside");
+}
+void MakeFileOf(const std::string& path) {
+  std::filesystem::remove_all(path);
+  Write(path, "x");
+}
+void Zero(const std::string& path, uint64_t offset, uint64_t bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(offset));
+  file << std::string(bytes, '\0');
+}
+
+// A worker with an entry that was damaged in any way since its last start gets the coordinator's weights.
+TEST_F(FetchTest, ADamagedEntryIsMended) {
+  const uint64_t size = std::filesystem::file_size(file_.path());
+  const uint64_t tensor = manifest_->pieces[TensorPieces(*manifest_)[4]].at.offset;
+  const std::string file = "/files/model.gguf";
+  const std::vector<Damage> damages = {
+      {"a flipped bit of a tensor", [&](const std::string& e) { testing::FlipBit(e + file, tensor + 7); }},
+      {"200 flipped bits",
+       [&](const std::string& e) {
+         for (uint64_t i = 0; i < 200; ++i) testing::FlipBit(e + file, (i * 7919 * 131) % size);
+       }},
+      {"zeros", [&](const std::string& e) { Zero(e + file, size / 2, size / 4); }},
+      {"a wrong magic", [&](const std::string& e) { testing::FlipBit(e + file, 0); }},
+      {"a wrong header", [&](const std::string& e) { Zero(e + file, 8, 64); }},
+      {"no bytes", [&](const std::string& e) { Cut(e + file, 0); }},
+      {"a cut magic", [&](const std::string& e) { Cut(e + file, 3); }},
+      {"a cut header", [&](const std::string& e) { Cut(e + file, 200); }},
+      {"a cut tensor", [&](const std::string& e) { Cut(e + file, tensor + 100); }},
+      {"a byte less", [&](const std::string& e) { Cut(e + file, size - 1); }},
+      {"a byte more", [&](const std::string& e) { Cut(e + file, size + 1); }},
+      {"no file", [&](const std::string& e) { std::filesystem::remove(e + file); }},
+      {"a folder in place of the file", [&](const std::string& e) { MakeFolderOf(e + file); }},
+      {"no folder of files", [&](const std::string& e) { std::filesystem::remove_all(e + "/files"); }},
+      {"a file in place of the folder", [&](const std::string& e) { MakeFileOf(e + "/files"); }},
+      {"no states", [&](const std::string& e) { std::filesystem::remove(e + "/have"); }},
+      {"empty states", [&](const std::string& e) { Cut(e + "/have", 0); }},
+      {"cut states", [&](const std::string& e) { Cut(e + "/have", 70); }},
+      {"states that claim too much",
+       [&](const std::string& e) {
+         Zero(e + file, tensor, 5000);
+         const std::string head = [&] {
+           std::ifstream in(e + "/have", std::ios::binary);
+           std::string bytes(64, '\0');
+           in.read(bytes.data(), 64);
+           return bytes;
+         }();
+         const size_t rest = std::filesystem::file_size(e + "/have") - 64;
+         Write(e + "/have", head + std::string(rest, '\1'));
+       }},
+      {"a folder in place of the states", [&](const std::string& e) { MakeFolderOf(e + "/have"); }},
+      {"no manifest", [&](const std::string& e) { std::filesystem::remove(e + "/manifest"); }},
+      {"a cut manifest", [&](const std::string& e) { Cut(e + "/manifest", 1000); }},
+      {"a flipped bit of the manifest", [&](const std::string& e) { testing::FlipBit(e + "/manifest", 500); }},
+      {"a folder in place of the manifest", [&](const std::string& e) { MakeFolderOf(e + "/manifest"); }},
+      {"no marker", [&](const std::string& e) { std::filesystem::remove(e + "/files/.partial-model"); }},
+      {"no users", [&](const std::string& e) { std::filesystem::remove_all(e + "/users"); }},
+      {"a file in place of the users", [&](const std::string& e) { MakeFileOf(e + "/users"); }},
+      {"an empty entry",
+       [&](const std::string& e) {
+         std::filesystem::remove_all(e);
+         std::filesystem::create_directories(e);
+       }},
+      {"a file in place of the entry", [&](const std::string& e) { MakeFileOf(e); }},
+  };
+  const testing::TempFolder coordinator, worker;
+  const auto port = testing::OpenPortWithoutKey();
+  WeightStock offered(WeightCache(coordinator.path(), 0), port.get());
+  WeightOffer offer(model_, &offered);
+  const AskForPart ask = [&](uint64_t offset) { return offer.Part(offset); };
+  const auto waiting = [](uint64_t, uint64_t, bool) { return false; };
+  LoadingRequest request{.range = {0, 6}, .layers = {0, 1, 2, 3, 4, 5}, .first = true, .last = true, .ends = true};
+  request.name = "w1";
+  request.sources = {{"coordinator", port->address()}};
+  const auto load = [&] {
+    WeightStock stock(WeightCache(worker.path(), 0), port_.get());
+    stock.SetKey(offer.key());
+    auto store = OpenRemote(ask, stock.cache(), waiting);
+    ASSERT_TRUE(store.ok()) << store.status();
+    stock.SetStore(*store);
+    auto loading = stock.Begin(request);
+    ASSERT_TRUE(loading.ok()) << loading.status();
+    for (int layer : request.layers) {
+      const Status status = (*loading)->WaitForLayer(layer, testing::Never);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    ASSERT_TRUE((*loading)->WaitForEnds(testing::Never).ok());
+    for (uint32_t p = 0; p < manifest_->pieces.size(); ++p) {
+      ASSERT_EQ(Sha256OfHalves((*store)->bytes(p)), manifest_->pieces[p].hash) << manifest_->Describe(p);
+    }
+    OpenOptions open;
+    open.known_hash = model_->content_hash();
+    EXPECT_TRUE(OpenModel((*store)->ModelPath(), open).ok());
+    EXPECT_FALSE(OpenModel((*store)->ModelPath()).ok()) << "it is only a part of a model";
+  };
+  load();
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.what);
+    damage.act(worker.path() + "/weights/" + Hex(manifest_->root));
+    load();
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The same while the process runs: it has loaded the layers once, and gets them again in a later plan.
+TEST_F(FetchTest, PiecesThatChangeUnderARunningProcessAreFetchedAgain) {
+  const Source a(model_, manifest_);
+  WeightStock stock(WeightCache(cache_.path(), 0), port_.get());
+  stock.SetKey(kKey);
+  stock.SetStore(store_);
+  LoadingRequest request{.range = {0, 2}, .layers = {0, 1}, .name = "w1"};
+  request.sources = {a.at("a")};
+  const auto load = [&] {
+    auto loading = stock.Begin(request);
+    ASSERT_TRUE(loading.ok()) << loading.status();
+    for (int layer : request.layers) ASSERT_TRUE((*loading)->WaitForLayer(layer, testing::Never).ok());
+    const NeededPieces needed = PiecesOf(*manifest_, request.range, false, false, false);
+    for (const auto& layer : needed.layers) {
+      for (uint32_t p : layer) ASSERT_EQ(Sha256OfHalves(store_->bytes(p)), manifest_->pieces[p].hash);
+    }
+  };
+  load();
+  const NeededPieces needed = PiecesOf(*manifest_, request.range, false, false, false);
+  const uint64_t at = manifest_->pieces[needed.layers[1][0]].at.offset;
+  testing::FlipBit(store_->ModelPath(), at);
+  load();
+  Cut(store_->ModelPath(), at);  // what is mapped behind it would end the process
+  load();
+  Cut(store_->ModelPath(), 0);
+  load();
+  // It gives a peer nothing that is wrong.
+  testing::FlipBit(store_->ModelPath(), at + 5);
+  std::vector<std::byte> bytes;
+  EXPECT_TRUE(absl::IsNotFound(store_->Read(needed.layers[1][0], &bytes)));
+  load();
 }
 
 TEST_F(FetchTest, AFileThatDiffersInOneBitIsNamedWithTheTensor) {
@@ -263,7 +412,7 @@ TEST_F(FetchTest, AFileThatDiffersInOneBitIsNamedWithTheTensor) {
   WeightStock stock(WeightCache(cache.path(), 0), port_.get());
   stock.SetStore(*stock.cache().OverFiles(manifest_, *BytesOf(model), false));
   LoadingRequest request{.range = {2, 4}, .layers = {2, 3}, .name = "w1"};
-  auto loading = stock.Begin(request, testing::Never);
+  auto loading = stock.Begin(request);
   ASSERT_TRUE(loading.ok());
   EXPECT_TRUE((*loading)->WaitForLayer(2, testing::Never).ok());
   const Status status = (*loading)->WaitForLayer(3, testing::Never);

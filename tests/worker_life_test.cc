@@ -123,11 +123,14 @@ TEST_F(WorkerDeathTest, WithNobodyToTellTheProcessEnds) {
 
 // The next stage takes nothing in and is given up by the coordinator: the stage's thread hears of the new plan.
 TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
+  Make({.queued_bytes = 1});
   Run(1);
-  for (uint64_t step = 1; step <= 258; ++step) SendStep(1, step, FullLogits(1));  // 256 answers lie in the link
-  for (const Deadline end = After(kPatience); worker_->stats().steps < 257 && Clock::now() < end;)
+  for (uint64_t step = 1; step <= 259; ++step)
+    SendStep(1, step, FullLogits(1));  // 256 answers lie in the link, one is queued
+  for (const Deadline end = After(kPatience); worker_->stats().steps < 258 && Clock::now() < end;)
     std::this_thread::sleep_for(milliseconds(1));
-  ASSERT_EQ(worker_->stats().steps, 257u) << "its answer waits";
+  std::this_thread::sleep_for(milliseconds(20));
+  ASSERT_EQ(worker_->stats().steps, 258u) << "its answer waits";
   Prepare(2);
   ASSERT_EQ(Next(2), "ready");
   control().Commit(E(2));
@@ -138,17 +141,18 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
 
 // It comes while the stage still computes: the Send begins when nobody takes its frame any more.
 TEST_F(WorkerLife, ACommitEndsASendThatBeginsAfterIt) {
+  Make({.queued_bytes = 1});
   Run(1);
   std::atomic<bool> computes{false}, goes_on{false};
-  for (uint64_t step = 1; step <= 256; ++step) SendStep(1, step, FullLogits(1));  // their answers fill the link
-  for (const Deadline end = After(kPatience); worker_->stats().steps < 256 && Clock::now() < end;)
+  for (uint64_t step = 1; step <= 257; ++step) SendStep(1, step, FullLogits(1));  // their answers fill link and queue
+  for (const Deadline end = After(kPatience); worker_->stats().steps < 257 && Clock::now() < end;)
     std::this_thread::sleep_for(milliseconds(1));
   worker_->SetFaultHook([&]() -> Status {
     computes = true;
     while (!goes_on) std::this_thread::sleep_for(milliseconds(1));
     return absl::OkStatus();
   });
-  SendStep(1, 257, FullLogits(1));
+  SendStep(1, 258, FullLogits(1));
   while (!computes) std::this_thread::sleep_for(milliseconds(1));
   Prepare(2);
   ASSERT_EQ(Next(2), "ready");

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/testing/one_stage.h"
+#include "tests/testing/tcp_pair.h"
 #include "tests/testing/worker_fixture.h"
 #include "transport/inproc_link.h"
 #include "worker/migration.h"
@@ -223,6 +224,19 @@ TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundThatStreams) {
   const auto count = puller_->Round({}, nullptr, kPatience, [&asked] { return ++asked > 3; });
   EXPECT_TRUE(absl::IsCancelled(count.status())) << count.status();
   EXPECT_EQ(puller_->pages(), 3u);
+}
+
+// Nobody waits for a source that stops in the middle of a request.
+TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundWhoseRequestIsHalfSent) {
+  auto [here, there] = testing::TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}});
+  auto puller = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
+                                             MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
+  const std::vector<BlockId> many(1 << 20, BlockId{1});
+  const auto began = Clock::now();
+  const auto count = puller->Round({}, &many, kPatience, [&] { return Clock::now() - began > milliseconds(500); });
+  EXPECT_TRUE(absl::IsCancelled(count.status())) << count.status();
+  puller.reset();
+  EXPECT_LT(Clock::now() - began, seconds(5)) << "it takes 0.6 s";
 }
 
 class WorkerPages : public testing::WorkerStates {

@@ -134,7 +134,7 @@ TEST_F(WorkerStates, NonsenseIsRefused) {
                 r.plan.stages[0].layers.end = 4;
                 r.plan.stages[0].last = true;
               }),
-              HasSubstr("nobody has layers"));
+              HasSubstr("nobody has layer 4"));
   EXPECT_THAT(refused([](auto& r) {
                 r.plan.num_layers = 6;
                 r.plan.stages[0].layers.end = 6;
@@ -262,6 +262,7 @@ TEST_F(WorkerStates, ATraceTellsWhatWasComputedSinceTheLastOne) {
   EXPECT_TRUE(traced().empty());
   const MemberLoad load = worker_->TakeLoad();
   EXPECT_EQ(load.step_times.count, 3u);
+  EXPECT_EQ(load.answers_sent, 3u);
   EXPECT_GT(load.answer_bytes_sent, 3u * 20);
 }
 

@@ -29,6 +29,9 @@ class ByteStream {
   // True: no taken byte is held back, and the parts may be reused. False: call it again after a Wait for kWrite. For
   // carriers that seal bytes or send them from where they lie. kUnavailable.
   virtual StatusOr<bool> Flush() { return true; }
+  // The number of bytes that Write and Flush take now without a Wait. It may be less than that; 0: none, or unknown. By
+  // the writing thread.
+  virtual size_t Room() const { return 0; }
   // Returns the number of bytes that came; nullopt: none are there now; 0: the peer closed, and all bytes were read.
   // REQUIRES: `into` is not empty. kUnavailable; kDataLoss: the bytes are not such as a peer would send.
   virtual StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) = 0;

@@ -19,6 +19,7 @@
 #include "base/coding.h"
 #include "base/host_port.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/fd.h"
 #include "transport/rate_limit.h"
 
@@ -62,7 +63,7 @@ std::vector<in_addr> Interfaces() {
   return out.empty() ? loopback : out;
 }
 
-Fd UdpSocket() { return Fd(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+Fd DiscoverySocket() { return Fd(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
 bool BindTo(const Fd& socket, const sockaddr_in& at) {
   const int on = 1;
@@ -74,10 +75,7 @@ class Responder : public DiscoveryResponder {
  public:
   Responder(const DiscoveryOptions& options, Fd hears, Fd answers, Fd wake)
       : options_(options), hears_(std::move(hears)), answers_(std::move(answers)), wake_(std::move(wake)) {
-    thread_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "discovery");
-      Loop();
-    });
+    thread_ = MakeThread("discovery", [this] { Loop(); });
   }
   ~Responder() override {
     const uint64_t one = 1;
@@ -156,7 +154,7 @@ StatusOr<DiscoveryMessage> DecodeDiscovery(std::span<const std::byte> bytes) {
 }
 
 StatusOr<std::unique_ptr<DiscoveryResponder>> DiscoveryResponder::Start(const DiscoveryOptions& options) {
-  Fd hears = UdpSocket(), answers = UdpSocket(), wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  Fd hears = DiscoverySocket(), answers = DiscoverySocket(), wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!hears.ok() || !answers.ok() || !wake.ok()) return ResourceExhausted("no socket: {}", std::strerror(errno));
   if (!BindTo(hears, Group())) return Unavailable("UDP port {}: {}", kDiscoveryPort, std::strerror(errno));
   in_addr own{};
@@ -184,7 +182,7 @@ StatusOr<std::string> FindCoordinator(const std::string& authority, Deadline dea
   [[maybe_unused]] const ssize_t random = ::getrandom(question.nonce.data(), question.nonce.size(), 0);
   const auto bytes = EncodeDiscovery(question);
   const sockaddr_in group = Group();
-  Fd socket = UdpSocket();
+  Fd socket = DiscoverySocket();
   if (!socket.ok()) return ResourceExhausted("no socket: {}", std::strerror(errno));
   Deadline ask = Clock::now();
   while (Clock::now() < deadline) {

@@ -35,6 +35,11 @@ std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& h) {
   return bytes;
 }
 
+Status CheckPayload(uint64_t bytes) {
+  if (bytes <= kMaxPayload) return absl::OkStatus();
+  return InvalidArgument("a payload of {} bytes, at most {} fit", bytes, kMaxPayload);
+}
+
 StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t max_payload) {
   if (bytes.size() < kFrameHeaderBytes) {
     return DataLoss("frame header: {} bytes, expected {}", bytes.size(), kFrameHeaderBytes);
@@ -64,7 +69,7 @@ StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t ma
   h.payload_crc = in.Get<uint32_t>();
   h.computed_us = in.Get<uint32_t>();
   h.slowest_us = in.Get<uint32_t>();
-  if (h.kind < FrameKind::kHello || h.kind > FrameKind::kProbed) {
+  if (h.kind < FrameKind::kHello || h.kind > FrameKind::kMasks) {
     return DataLoss("frame header: kind {} is unknown", static_cast<int>(h.kind));
   }
   if (h.dtype > WireType::kQ8) return DataLoss("frame header: type {} is unknown", static_cast<int>(h.dtype));

@@ -30,6 +30,7 @@ enum class FrameKind : uint16_t {
   kNoPiece = 13,        // payload: u32 piece, then text
   kProbe = 14,          // payload: u32 bytes that the answer shall have (transport/probe.h)
   kProbed = 15,         // payload: so many bytes
+  kMasks = 16,          // payload: masks (base/mask_codec.h)
 };
 
 inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory
@@ -54,6 +55,9 @@ struct FrameHeader {
 };
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
+
+// kInvalidArgument: a payload of so many bytes is too large for a frame.
+Status CheckPayload(uint64_t bytes);
 
 // Checks magic, header crc, version, header length, and only then the kind, type and length (<= max_payload).
 // kDataLoss with what was found and what was expected.

@@ -28,8 +28,12 @@ class FramedLink : public Link {
   }
   ~FramedLink() override { FramedLink::Close(); }
 
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-              const std::function<void()>& while_full) override;
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override;
+  size_t Room() const override {
+    if (closed_) return kMaxPayload;  // Send says so at once
+    const size_t room = stream_->Room();
+    return room > kFrameHeaderBytes ? room - kFrameHeaderBytes : 0;
+  }
   StatusOr<Frame> Recv(Deadline deadline) override;
 
   void GiveBack(std::vector<std::byte> payload) override {
@@ -114,15 +118,14 @@ class Rest {
   size_t first_ = 0;
 };
 
-Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-                        const std::function<void()>& while_full) {
+Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
   uint64_t length = 0;
   uint32_t crc = 0;
   for (ByteSpan part : parts) {
     length += part.size();
     if (checksum_) crc = Crc32c(part, crc);
   }
-  if (length > kMaxPayload) return InvalidArgument("a payload of {} bytes, at most {} fit", length, kMaxPayload);
+  GYRE_RETURN_IF_ERROR(CheckPayload(length));
   header.length = length;
   header.payload_crc = crc;
   const auto head = EncodeHeader(header);
@@ -152,9 +155,7 @@ Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Dea
       }
     }
     if (started && Clock::now() >= until) return Gone("takes nothing in, in the middle of a frame");
-    if (while_full) while_full();
-    const Deadline turn = while_full ? std::min(until, After(std::chrono::milliseconds(1))) : until;
-    const Status status = WaitFor(ByteStream::Ready::kWrite, turn);
+    const Status status = WaitFor(ByteStream::Ready::kWrite, until);
     if (absl::IsDeadlineExceeded(status) && Clock::now() >= until && !started) {
       return DeadlineExceeded("{}: the peer takes nothing in", peer_);
     }

@@ -65,6 +65,12 @@ std::optional<UdpOffer> GetOffer(uint32_t features, Decoder* in) {
 
 }  // namespace
 
+std::string Describe(const Hello& h) {
+  return h.role == LinkRole::kRing
+             ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
+             : fmt::format("the {} link to {}", h.role == LinkRole::kBulk ? "bulk" : "weights", h.to);
+}
+
 std::vector<std::byte> EncodeChallenge(const HelloChallenge& challenge) {
   Encoder out;
   out.Put(kLinkProtocol);

@@ -28,7 +28,7 @@ enum FeatureBits : uint32_t {
   kFeatureUdp = 1,  // a UdpOffer stands behind the rest
 };
 
-inline constexpr uint16_t kLinkProtocol = 4;
+inline constexpr uint16_t kLinkProtocol = 5;
 inline constexpr size_t kMaxHello = 1024;
 
 // An acceptor sends these bytes, and the dialer's proof covers them, so that nobody can use a recorded hello: they are
@@ -65,6 +65,9 @@ struct Hello {
   Hash256 said{};  // what both proofs are about: the challenge and the rest of the hello
   bool operator==(const Hello&) const = default;
 };
+
+// "hop 1 of plan 3", for messages.
+std::string Describe(const Hello& hello);
 
 // From acceptor to dialer.
 struct HelloReply {

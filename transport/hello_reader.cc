@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/hkdf.h"
 #include "transport/local_socket.h"
 #include "transport/tcp_link.h"
@@ -48,11 +49,7 @@ StatusOr<std::unique_ptr<HelloReader>> HelloReader::Listen(HelloReaderOptions op
 }
 
 Status HelloReader::Start() {
-  try {
-    thread_ = std::thread([this] { Loop(); });
-  } catch (const std::exception& e) {
-    return ResourceExhausted("no thread for the ring port: {}", e.what());
-  }
+  GYRE_ASSIGN_OR_RETURN(thread_, StartThread("ring port", [this] { Loop(); }));
   return absl::OkStatus();
 }
 
@@ -117,7 +114,7 @@ void HelloReader::Turn() {
   std::vector<pollfd> fds;
   fds.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
   // A negative descriptor is left out.
-  const std::array<int, 2> listeners = {listener_.get(), options_.local.get()};
+  const std::array<int, 2> listeners = {listener_.get(), local_.get()};
   const Deadline accepts = std::max(accept_after_, accepts_.Next(now));
   for (int fd : listeners) fds.push_back({.fd = now >= accepts ? fd : -1, .events = POLLIN, .revents = 0});
   if (now < accepts) until = std::min(until, accepts);
@@ -266,8 +263,8 @@ bool HelloReader::OnPayload(PendingConnection& c) {
 }
 
 bool HelloReader::Refuse(PendingConnection& c, const std::string& why) {
-  c.fd = Fd();
   options_.on_refused(c.caller, why);
+  c.fd = Fd();
   return true;
 }
 

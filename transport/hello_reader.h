@@ -43,7 +43,6 @@ struct Connection {
 
 struct HelloReaderOptions {
   std::string listen;  // "HOST:PORT", port 0 for any free one
-  Fd local;            // listens at a Unix socket; may be none
   Duration hello_timeout = std::chrono::seconds(5);
   AdmissionLimits limits;
   std::shared_ptr<IdentityFolder> identity;  // for TLS on TCP connections; null: without
@@ -58,6 +57,8 @@ class HelloReader {
  public:
   // kUnavailable: the address can't be bound. kResourceExhausted: no descriptor is left.
   static StatusOr<std::unique_ptr<HelloReader>> Listen(HelloReaderOptions options);
+  // Accepts from this listening Unix socket, too. Call it before Start.
+  void ListenAlso(Fd local) { local_ = std::move(local); }
   // Callbacks come from now on. kResourceExhausted: no thread is left.
   Status Start();
   // Closes the waiting connections and joins the thread.
@@ -103,7 +104,7 @@ class HelloReader {
   const HelloReaderOptions options_;
   uint16_t port_ = 0;
   bool any_address_ = false;
-  Fd listener_, wake_;
+  Fd listener_, local_, wake_;  // local_ may be none
 
   // Only the thread uses these.
   std::list<PendingConnection> pending_;  // the oldest first

@@ -15,11 +15,17 @@ class Pipe {
  public:
   explicit Pipe(const InprocOptions& options) : options_(options) {}
 
-  Status Push(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-              const std::function<void()>& while_full) {
+  size_t Room() {
+    MutexLock lock(&mutex_);
+    if (closed_ || frames_.empty()) return kMaxPayload;
+    if (frames_.size() >= options_.max_queued_frames || queued_bytes_ >= options_.max_queued_bytes) return 0;
+    return options_.max_queued_bytes - queued_bytes_;
+  }
+
+  Status Push(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
     size_t length = 0;
     for (ByteSpan part : parts) length += part.size();
-    if (length > kMaxPayload) return InvalidArgument("a payload of {} bytes, at most {} fit", length, kMaxPayload);
+    GYRE_RETURN_IF_ERROR(CheckPayload(length));
     header.length = length;
     Frame frame{.header = header, .payload = {}};
     frame.payload.reserve(length);
@@ -37,9 +43,7 @@ class Pipe {
           break;
         }
       }
-      if (while_full) while_full();
-      const Deadline turn = while_full ? std::min(deadline, After(std::chrono::milliseconds(1))) : deadline;
-      if (!has_room_.Wait(turn) && Clock::now() >= deadline) return DeadlineExceeded("the peer takes nothing in");
+      if (!has_room_.Wait(deadline) && Clock::now() >= deadline) return DeadlineExceeded("the peer takes nothing in");
     }
     has_frame_.Set();
     return absl::OkStatus();
@@ -104,10 +108,10 @@ class InprocLink : public Link {
   InprocLink(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in) : out_(std::move(out)), in_(std::move(in)) {}
   ~InprocLink() override { InprocLink::Close(); }
 
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-              const std::function<void()>& while_full) override {
-    return out_->Push(header, parts, deadline, while_full);
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override {
+    return out_->Push(header, parts, deadline);
   }
+  size_t Room() const override { return out_->Room(); }
   StatusOr<Frame> Recv(Deadline deadline) override { return in_->Pop(deadline); }
   void Wake() override { in_->Wake(); }
   void Close() override {

@@ -36,13 +36,10 @@ class Link {
   // Send returns. header.length and both checksums are set by the carrier.
   // kDeadlineExceeded: the peer reads nothing and nothing of the frame was sent. kUnavailable: closed, for good.
   // kInvalidArgument: payload over kMaxPayload.
-  // while_full, if not empty: called repeatedly while the peer reads nothing, so that a sender can receive
-  // meanwhile: a ring in which all hops wait to send would stand still.
-  virtual Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-                      const std::function<void()>& while_full) = 0;
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
-    return Send(header, parts, deadline, {});
-  }
+  virtual Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) = 0;
+  // A payload of at most this size is sent now without waiting. It may be less than that; 0: none, or unknown. By the
+  // sending thread. (queued_link.h: sending that does not wait.)
+  virtual size_t Room() const { return 0; }
 
   // The next frame. kDeadlineExceeded: none came. kUnavailable: the peer is gone, for good, and every frame
   // that it sent before has been received. kDataLoss: bytes that are no frame; then the link is closed.

@@ -1,8 +1,9 @@
 #include "transport/link_threads.h"
 
 #include <iterator>
-#include <system_error>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace gyre {
 
@@ -21,15 +22,16 @@ Status LinkThreads::Add(std::unique_ptr<Link> link, std::function<void(Link&)> s
     } else {
       Server& server = servers_.emplace_back();
       server.link = std::move(link);
-      try {
-        server.thread = std::thread([this, &server, serve = std::move(serve)] {
-          serve(*server.link);
-          server.link->Close();
-          MutexLock done(&mutex_);
-          server.done = true;
-        });
-      } catch (const std::system_error& e) {
-        status = ResourceExhausted("{}", e.what());
+      StatusOr<std::thread> started = StartThread("link", [this, &server, serve = std::move(serve)] {
+        serve(*server.link);
+        server.link->Close();
+        MutexLock done(&mutex_);
+        server.done = true;
+      });
+      status = started.status();
+      if (started.ok()) {
+        server.thread = *std::move(started);
+      } else {
         servers_.pop_back();
       }
     }

@@ -11,10 +11,10 @@ namespace {
 class WatchedLink : public Link {
  public:
   explicit WatchedLink(std::shared_ptr<Link> link) : link_(std::move(link)) {}
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-              const std::function<void()>& while_full) override {
-    return link_->Send(header, parts, deadline, while_full);
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override {
+    return link_->Send(header, parts, deadline);
   }
+  size_t Room() const override { return link_->Room(); }
   StatusOr<Frame> Recv(Deadline deadline) override { return link_->Recv(deadline); }
   void GiveBack(std::vector<std::byte> payload) override { link_->GiveBack(std::move(payload)); }
   void Wake() override { link_->Wake(); }

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/ring_address.h"
+#include "transport/carrier.h"
 #include "transport/framed_link.h"
 #include "transport/hello_reader.h"
 #include "transport/inproc_link.h"
@@ -15,32 +16,10 @@
 #include "transport/open_peers.h"
 #include "transport/pages.h"
 #include "transport/ring_dialer.h"
-#include "transport/shm_hello.h"
-#include "transport/tls_stream.h"
-#include "transport/udp_hello.h"
-#include "transport/udp_host.h"
-#include "transport/udp_wire.h"
 #include "transport/unclaimed_links.h"
 
 namespace gyre {
 namespace {
-
-// Sending never blocks: the socket is fresh, so an answer fits in.
-Status SendReply(int socket, TlsSession* tls, const HelloReply& reply, const Hello& hello) {
-  std::vector<std::byte> bytes = HelloFrame(EncodeHelloReply(reply, hello));
-  if (tls != nullptr) {
-    GYRE_RETURN_IF_ERROR(tls->Seal(bytes));
-    bytes.clear();
-    tls->TakeOutput(&bytes);
-  }
-  return SendWithFds(socket, bytes, {});
-}
-
-// The carrier of this dialer's link.
-Transport ComesOver(const Caller& caller, const Hello& hello) {
-  if (caller.local) return Transport::kShm;
-  return hello.udp ? Transport::kUdp : Transport::kTcp;
-}
 
 class Port : public RingPort {
  public:
@@ -50,11 +29,8 @@ class Port : public RingPort {
                     .unverified = options.unverified,
                     .max_verified = options.max_unclaimed,
                     .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); }}),
-        dialer_(options_, host_id_, peers_, [this](const Hello& hello) { return unclaimed_.Cancelled(hello); }) {}
-  ~Port() override {
-    reader_ = nullptr;
-    udp_ = nullptr;
-  }
+        carriers_({.options = options_, .host_id = host_id_, .cancelled = cancelled_}),
+        dialer_(options_, carriers_, peers_) {}
 
   Status Listen();
   const std::string& address() const override { return address_; }
@@ -92,9 +68,9 @@ class Port : public RingPort {
   StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
   // Tells a dialer that it is welcome, and makes the link.
   StatusOr<std::unique_ptr<Link>> Welcome(Connection connection, const Hello& hello, Transport transport,
-                                          const std::string& peer, const TcpOptions& options);
-  StatusOr<std::unique_ptr<Link>> WelcomeOver(Connection connection, const Hello& hello, Transport transport,
-                                              const std::string& peer, const TcpOptions& options);
+                                          const std::string& peer, const TcpOptions& limits);
+  // Why a link over this carrier can't be taken where `wanted` was agreed on; "" = it can.
+  std::string WhyNot(const Carrier& comes, Transport wanted) const;
   // Why a waiting dialer can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
 
@@ -116,15 +92,16 @@ class Port : public RingPort {
 
   LinkHandlers handlers_;
   OpenPeers peers_;
+  const std::function<bool(const Hello&)> cancelled_ = [this](const Hello& h) { return unclaimed_.Cancelled(h); };
+  const Carriers carriers_;
   RingDialer dialer_;
-  std::unique_ptr<UdpHost> udp_;
   std::shared_ptr<const Identity> identity_;  // as the port's thread saw it last
   std::unique_ptr<HelloReader> reader_;       // its thread uses all the others
 };
 
 Status Port::Listen() {
-  GYRE_RETURN_IF_ERROR(CheckCarrier(options_.transport));
-  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.listen));
+  GYRE_RETURN_IF_ERROR(carriers_.CheckUsable(options_.transport));
+  GYRE_ASSIGN_OR_RETURN(HostPort at, ParseHostPort(options_.listen));
   HelloReaderOptions reader{
       .listen = options_.listen,
       .hello_timeout = options_.hello_timeout,
@@ -134,38 +111,14 @@ Status Port::Listen() {
       .on_hello = [this](Connection c, Hello h) { OnHello(std::move(c), std::move(h)); },
       .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
       .on_tick = [this] { OnTick(); }};
-  RingAddress address;
-  if (options_.transport == Transport::kAuto || options_.transport == Transport::kShm) {
-    const std::string name = RandomSocketName();
-    StatusOr<Fd> local = host_id_.empty() ? Unavailable("the host has no boot id") : ListenLocal(name);
-    if (local.ok()) {
-      reader.local = *std::move(local);
-      address.shm = fmt::format("{}@{}", name, host_id_);
-    } else if (options_.transport == Transport::kShm) {
-      return Annotate(local.status(), "--transport shm");
-    } else {
-      Log(LogLevel::kWarn, "no link of this process goes over shared memory: {}", Message(local.status()));
-    }
-  }
   GYRE_ASSIGN_OR_RETURN(reader_, HelloReader::Listen(std::move(reader)));
-  if (options_.transport == Transport::kAuto || options_.transport == Transport::kUdp) {
-    StatusOr<std::unique_ptr<UdpHost>> udp = UdpHost::Open(FormatHostPort(at.host, reader_->port()));
-    if (udp.ok()) {
-      udp_ = *std::move(udp);
-      dialer_.UseUdp(udp_.get());
-      address.udp = udp_->port();
-      address.only_udp = options_.transport == Transport::kUdp;
-    } else if (options_.transport == Transport::kUdp) {
-      return Annotate(udp.status(), "--transport udp");
-    } else {
-      Log(LogLevel::kInfo, "no link of this process goes over UDP: {}", Message(udp.status()));
-    }
-  }
+  at.port = reader_->port();
+  RingAddress address;
+  GYRE_RETURN_IF_ERROR(carriers_.Offer(at, *reader_, &address));
   const std::string& host = options_.advertise_host;
   // The port is then at all addresses, as other machines know best how they reach this one.
   const bool any = host.empty() && reader_->any_address();
-  address.tcp =
-      any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
+  address.tcp = any ? fmt::format(":{}", at.port) : FormatHostPort(host.empty() ? at.host : host, at.port);
   address_ = FormatRingAddress(address);
   // The reader starts last, as its thread reads the fields that were set here.
   return reader_->Start();
@@ -187,26 +140,29 @@ void Port::OnHello(Connection connection, Hello hello) {
   }
   if (hello.role == LinkRole::kWeights) {
     const std::optional<RingKey> key = handlers_.weights_key();
-    if (!key || !Proves(hello, *key)) {
+    // It has not heard its coordinator's welcome yet. The peer, which has, tries again soon and is no stranger.
+    if (!key) return;
+    if (!Proves(hello, *key)) {
+      Refused(caller, "its hello for weights has a wrong key");
       SendReply(connection.socket.get(), connection.tls.get(),
                 {.refusal = "it gives no weights to links with this key"}, hello)
           .IgnoreError();
-      return Refused(caller, "its hello for weights has a wrong key");
+      return;
     }
     hello.key = *key;
     return OnBulk(std::move(connection), hello);
   }
-  const KeyCheck check = unclaimed_.Check(&hello);
-  if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
-  if (hello.role == LinkRole::kBulk) {
-    if (check == KeyCheck::kRight) return OnBulk(std::move(connection), hello);
-    if (check == KeyCheck::kUnknownTerm) return Refused(caller, "its hello has a term whose key is not known here");
-  }
   // Until the key of a plan is known here, its hellos wait.
-  if (unclaimed_.Add({.hello = hello, .connection = std::move(connection)})) ++accepted_;
+  UnclaimedLink link{.hello = std::move(hello), .connection = std::move(connection)};
+  switch (unclaimed_.Add(&link)) {
+    case Arrival::kReady: return OnBulk(std::move(link.connection), link.hello);
+    case Arrival::kWaits: ++accepted_; return;
+    case Arrival::kRefused: return;
+  }
 }
 
-// The first refusal is logged at once, later ones as one line per minute with their number.
+// The first refusal is logged at once, later ones as one line per minute with their number. It is counted before the
+// peer hears of it, so that whoever was refused finds itself in the count.
 void Port::Refused(const Caller& caller, const std::string& why) {
   const uint64_t refused = ++refused_;
   {
@@ -225,17 +181,16 @@ void Port::OnBulk(Connection connection, const Hello& hello) {
   const auto refuse = [&](const std::string& why) {
     SendReply(connection.socket.get(), connection.tls.get(), {.refusal = why}, hello).IgnoreError();
   };
-  const Transport comes = ComesOver(caller, hello), own = options_.transport;
-  if ((own == Transport::kShm || own == Transport::kUdp) && comes != own) {
-    refuse(fmt::format("this end takes {} only (--transport)", TransportName(own)));
-    return Refused(caller, fmt::format("its bulk link comes over {}", TransportName(comes)));
+  if (const std::string why = WhyNot(carriers_.Of(caller, hello), options_.transport); !why.empty()) {
+    Refused(caller, fmt::format("its bulk link: {}", why));
+    return refuse(why);
   }
-  TcpOptions options = LimitsOf(options_, LinkRole::kBulk);
-  options.max_payload = kMaxPullRequest;
+  TcpOptions limits = LimitsOf(options_, LinkRole::kBulk);
+  limits.max_payload = kMaxPullRequest;
   Status failed;
   const Status status = handlers_.HandOver(hello, [&]() -> StatusOr<std::unique_ptr<Link>> {
     auto link = Welcome(std::move(connection), hello, options_.transport,
-                        fmt::format("{} ({})", hello.from, caller.peer), options);
+                        fmt::format("{} ({})", hello.from, caller.peer), limits);
     failed = link.status();
     if (link.ok()) ++accepted_;
     if (link.ok() && caller.who) (*link)->SetCertifiedPeer(hello.from);
@@ -246,39 +201,25 @@ void Port::OnBulk(Connection connection, const Hello& hello) {
 }
 
 StatusOr<std::unique_ptr<Link>> Port::Welcome(Connection connection, const Hello& hello, Transport transport,
-                                              const std::string& peer, const TcpOptions& options) {
-  if (connection.tls == nullptr) return WelcomeOver(std::move(connection), hello, transport, peer, options);
-  std::string serial = connection.tls->peer_serial();
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                        WelcomeOver(std::move(connection), hello, transport, peer, options));
+                                              const std::string& peer, const TcpOptions& limits) {
+  Carrier* carrier = &carriers_.Of(connection.caller, hello);
+  // Of the carriers that are the same to the dialer, this end takes the one that it chose.
+  if (transport != Transport::kAuto && carriers_.Of(transport).row().to_peer == carrier->row().to_peer) {
+    carrier = &carriers_.Of(transport);
+  }
+  std::string serial = connection.tls == nullptr ? "" : connection.tls->peer_serial();
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, carrier->Accept(std::move(connection), hello, limits));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeFramedLink(std::move(stream), peer, limits));
+  if (serial.empty()) return link;
   link = peers_.Watch(std::move(link), hello.from, std::move(serial));
   peers_.EndRevoked(*options_.identity->current());  // a list may have come since the handshake
   return link;
 }
 
-StatusOr<std::unique_ptr<Link>> Port::WelcomeOver(Connection connection, const Hello& hello, Transport transport,
-                                                  const std::string& peer, const TcpOptions& options) {
-  if (hello.udp) {
-    if (udp_ == nullptr) return Unavailable("this end takes no datagrams");
-    GYRE_ASSIGN_OR_RETURN(const UdpGreeting greeting, UdpGreeting::Make());
-    UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = hello.udp->link};
-    GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *hello.udp, false));
-    const int fd = connection.socket.get();
-    GYRE_ASSIGN_OR_RETURN(facts.local, LocalAddressOf(fd));
-    facts.connection = std::move(connection.socket);
-    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, udp_->Accept(std::move(facts)));
-    GYRE_RETURN_IF_ERROR(SendReply(fd, connection.tls.get(), {.udp = greeting.offer()}, hello));
-    return MakeFramedLink(std::move(stream), peer, options);
-  }
-  if (connection.caller.local) {
-    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(connection.socket), hello));
-    return MakeFramedLink(std::move(stream), peer, options);
-  }
-  const int fd = connection.socket.get();
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(std::move(connection.socket), transport, options));
-  GYRE_RETURN_IF_ERROR(SendReply(fd, connection.tls.get(), {}, hello));
-  if (connection.tls != nullptr) stream = MakeTlsStream(std::move(stream), std::move(connection.tls));
-  return MakeFramedLink(std::move(stream), peer, options);
+std::string Port::WhyNot(const Carrier& comes, Transport wanted) const {
+  if (wanted == Transport::kAuto || carriers_.Of(wanted).row().to_peer == comes.row().to_peer) return "";
+  return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes.row().transport),
+                     TransportName(wanted));
 }
 
 std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) const {
@@ -293,32 +234,26 @@ std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) cons
   }
   const StatusOr<Transport> transport = AgreedTransport(expected.transport, options_.transport);
   if (!transport.ok()) return Message(transport.status());
-  const Transport comes = ComesOver(found.connection.caller, found.hello);
-  const Transport wanted = *transport == Transport::kKernel ? Transport::kTcp : *transport;  // TCP to the other end
-  if (wanted != Transport::kAuto && wanted != comes) {
-    return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes),
-                       TransportName(*transport));
-  }
-  return "";
+  return WhyNot(carriers_.Of(found.connection.caller, found.hello), *transport);
 }
 
 StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline deadline) {
   GYRE_ASSIGN_OR_RETURN(const Transport transport, AgreedTransport(expected.transport, options_.transport));
-  GYRE_RETURN_IF_ERROR(CheckCarrier(transport));
+  GYRE_RETURN_IF_ERROR(carriers_.CheckUsable(transport));
   for (;;) {
     GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, unclaimed_.Claim(expected, deadline));
     if (found.link != nullptr) return std::move(found.link);
     Connection& connection = found.connection;
     if (!StillWaits(connection.socket.get())) continue;  // its dialer gave up meanwhile
-    const bool local = connection.caller.local;
+    const bool last = carriers_.Of(connection.caller, found.hello).row().begins_with_tcp;
     const std::string peer = fmt::format("{} ({})", found.hello.from, connection.caller.peer);
     std::string why = WhyNot(found, expected);
     if (why.empty()) {
       found.hello.key = expected.key;
       StatusOr<std::unique_ptr<Link>> link =
           Welcome(std::move(connection), found.hello, transport, peer, LimitsOf(options_, LinkRole::kRing));
-      // A dialer over TCP has no other carrier, so the plan fails with this reason.
-      if (link.ok() || (absl::IsResourceExhausted(link.status()) && !local)) return link;
+      // Its dialer tries no other carrier then, so the plan fails with this reason.
+      if (link.ok() || (absl::IsResourceExhausted(link.status()) && last)) return link;
       why = Message(link.status());
     } else {
       SendReply(connection.socket.get(), connection.tls.get(), {.refusal = why}, found.hello).IgnoreError();
@@ -336,9 +271,8 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
       GYRE_RETURN_IF_ERROR(
           handlers_.HandOver(hello, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
     } else {
-      if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) {
-        return absl::CancelledError("the plan was given up");
-      }
+      UnclaimedLink end{.hello = hello, .link = std::move(there)};
+      if (unclaimed_.Add(&end) != Arrival::kWaits) return absl::CancelledError("the plan was given up");
       ++accepted_;
     }
     return std::move(here);

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/spin.h"
 #include "transport/poll_timeout.h"
@@ -36,7 +37,11 @@ struct RingIndices {
   alignas(128) std::atomic<uint32_t> reader_sleeps;
   alignas(128) std::atomic<uint32_t> writer_sleeps;
   alignas(128) std::atomic<uint32_t> closed;
-  std::byte unused[1024 - 5 * 128];
+  // Nanoseconds of the machine's steady clock; 0 = not known. The writer stamps what it writes into an empty ring, and
+  // the reader, where it waited for that, says how long it took to get there.
+  alignas(128) std::atomic<int64_t> written_at;
+  alignas(128) std::atomic<int64_t> latency;
+  std::byte unused[1024 - 7 * 128];
 };
 struct ShmLayout {
   uint64_t magic;
@@ -63,6 +68,26 @@ class Mapping {
   void* const at_;
 };
 
+// The least latency of the last minutes, as a busy processor delays some samples.
+class LeastLatency {
+ public:
+  int64_t Add(int64_t sample, Deadline now) {
+    constexpr auto kSpan = std::chrono::minutes(1);
+    if (now - since_ > kSpan) {
+      since_ = now;
+      before_ = std::exchange(least_, INT64_MAX);
+    }
+    least_ = std::min(least_, sample);
+    return std::min(least_, before_);
+  }
+
+ private:
+  Deadline since_{};
+  int64_t least_ = INT64_MAX, before_ = INT64_MAX;
+};
+
+int64_t Nanoseconds(Deadline at) { return Duration(at.time_since_epoch()).count(); }
+
 // Sends one byte to a sleeping peer. If the socket is full, there are bytes for the peer already.
 void RingBell(int socket) {
   const char byte = 1;
@@ -82,6 +107,10 @@ class ShmStream : public ByteStream {
 
   StatusOr<size_t> Write(std::span<const iovec> parts) override;
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override;
+  size_t Room() const override {
+    const uint64_t used = written_ - out_.read.load(std::memory_order_acquire);
+    return used < kShmRingBytes ? kShmRingBytes - used : 0;
+  }
   Status Wait(Ready direction, Deadline deadline) override;
   void Wake() override {
     woken_ = true;
@@ -98,10 +127,12 @@ class ShmStream : public ByteStream {
   size_t ReadAhead() const override { return 0; }
   bool NeedsChecksum() const override { return false; }
   Transport transport() const override { return Transport::kShm; }
+  std::optional<Duration> RoundTrip() const override;
 
  private:
   bool Ended() const { return closed_ || gone_ || in_.closed.load() != 0; }
   void Publish();
+  void MeasureLatency();
   bool Readable() const { return in_.written.load() != read_ || woken_ || Ended(); }
   // An invalid index counts as room: the next Write finds it.
   bool Writable() const { return kShmRingBytes - (written_ - out_.read.load()) >= kWorthwhileRoom || Ended(); }
@@ -118,7 +149,24 @@ class ShmStream : public ByteStream {
   std::atomic<bool> closed_{false}, gone_{false}, woken_{false};
   uint64_t written_ = 0;  // the writer's
   uint64_t read_ = 0;     // the reader's
+  bool waited_ = false;   // likewise: for what it reads next
+  LeastLatency least_;    // likewise
 };
+
+// There and back, as the way back to here is as long: the other direction may carry nothing.
+std::optional<Duration> ShmStream::RoundTrip() const {
+  constexpr int64_t kLongest = 60'000'000'000;  // another process wrote it
+  const int64_t latency = out_.latency.load(std::memory_order_relaxed);
+  if (latency <= 0 || latency > kLongest) return std::nullopt;
+  return Duration(2 * latency);
+}
+
+void ShmStream::MeasureLatency() {
+  const Deadline now = Clock::now();
+  const int64_t at = in_.written_at.load(std::memory_order_relaxed);
+  if (at <= 0 || at > Nanoseconds(now)) return;
+  in_.latency.store(least_.Add(std::max<int64_t>(1, Nanoseconds(now) - at), now), std::memory_order_relaxed);
+}
 
 // A sleeper sets its flag before its last look at the index, and a thread that changes the index looks at the flag
 // afterwards: all in one total order, so one of the two sees the other.
@@ -131,6 +179,7 @@ StatusOr<size_t> ShmStream::Write(std::span<const iovec> parts) {
   if (Ended()) return Unavailable("the peer closed the link");
   const uint64_t used = written_ - out_.read.load(std::memory_order_acquire);
   if (used > kShmRingBytes) return Unavailable("an index in the shared memory is beyond its ring");
+  if (used == 0) out_.written_at.store(Nanoseconds(Clock::now()), std::memory_order_relaxed);
   size_t room = kShmRingBytes - used, taken = 0, unpublished = 0;
   for (const iovec& part : parts) {
     const auto* from = static_cast<const std::byte*>(part.iov_base);
@@ -159,6 +208,7 @@ StatusOr<std::optional<size_t>> ShmStream::Read(std::span<std::byte> into) {
   const uint64_t there = in_.written.load(std::memory_order_acquire) - read_;
   if (there > kShmRingBytes) return DataLoss("an index in the shared memory is beyond its ring");
   if (there == 0) return ended ? std::optional<size_t>(0) : std::nullopt;
+  if (std::exchange(waited_, false)) MeasureLatency();
   const size_t n = std::min<size_t>(there, into.size()), at = read_ % kShmRingBytes;
   const size_t first = std::min(n, kShmRingBytes - at);
   std::memcpy(into.data(), in_data_ + at, first);
@@ -182,6 +232,7 @@ Status ShmStream::Wait(Ready direction, Deadline deadline) {
   const bool reads = direction == Ready::kRead;
   const auto ready = [&] { return reads ? Readable() : Writable(); };
   const Deadline now = Clock::now();
+  if (reads && in_.written.load() == read_) waited_ = true;
   bool is_ready = deadline > now ? SpinUntil(std::min(deadline, now + kSpin), ready) : ready();
   if (!is_ready) {
     std::atomic<uint32_t>& sleeps = reads ? in_.reader_sleeps : out_.writer_sleeps;

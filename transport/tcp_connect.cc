@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "transport/fd.h"
 #include "transport/tcp_link.h"
 
@@ -69,25 +70,25 @@ StatusOr<std::vector<Endpoint>> ResolveName(const std::string& address, const Ho
     return ResourceExhausted("{}: {} lookups of names are still without an answer", address, kMaxLookups);
   }
   auto lookup = std::make_shared<Lookup>();
-  try {
-    std::thread([lookup, to] {
-      std::vector<Endpoint> found;
-      int error = EAI_MEMORY;
-      try {
-        error = Resolve(to, 0, &found);
-      } catch (const std::bad_alloc&) {
-      }
-      --lookups;
-      MutexLock lock(&lookup->mutex);
-      lookup->error = error;
-      lookup->found = std::move(found);
-      lookup->done = true;
-      lookup->changed.SignalAll();
-    }).detach();
-  } catch (const std::exception& e) {
+  StatusOr<std::thread> started = StartThread("lookup", [lookup, to] {
+    std::vector<Endpoint> found;
+    int error = EAI_MEMORY;
+    try {
+      error = Resolve(to, 0, &found);
+    } catch (const std::bad_alloc&) {
+    }
     --lookups;
-    return ResourceExhausted("{}: no thread to look the name up: {}", address, e.what());
+    MutexLock lock(&lookup->mutex);
+    lookup->error = error;
+    lookup->found = std::move(found);
+    lookup->done = true;
+    lookup->changed.SignalAll();
+  });
+  if (!started.ok()) {
+    --lookups;
+    return Annotate(started.status(), address);
   }
+  started->detach();
   MutexLock lock(&lookup->mutex);
   while (!lookup->done) {
     if (stopped && stopped()) return Stopped(address);

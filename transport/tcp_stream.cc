@@ -1,9 +1,11 @@
 #include "transport/tcp_stream.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,6 +38,8 @@ class TcpStream : public ByteStream {
     if (Later(errno)) return size_t{0};
     return Broken(errno);
   }
+
+  size_t Room() const override { return SocketRoom(socket_.get()); }
 
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override {
     const ssize_t n = ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
@@ -76,6 +80,14 @@ class TcpStream : public ByteStream {
 };
 
 }  // namespace
+
+size_t SocketRoom(int socket) {
+  int size = 0, queued = 0;
+  socklen_t length = sizeof size;
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &length) != 0) return 0;
+  if (::ioctl(socket, SIOCOUTQ, &queued) != 0 || queued > size / 2) return 0;
+  return static_cast<size_t>(size / 2 - queued);
+}
 
 void SetTcpOptions(int socket, const TcpStreamOptions& options) {
   auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };

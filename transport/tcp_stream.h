@@ -16,6 +16,10 @@ struct TcpStreamOptions {
 // Sets the options of every TCP connection of a link, whoever reads and writes it: no delay of packets, keepalive.
 void SetTcpOptions(int socket, const TcpStreamOptions& options);
 
+// What ByteStream::Room gives for a TCP socket. It is the half of the buffer that the kernel does not keep for its own
+// records of packets, less the bytes that the peer has not acknowledged.
+size_t SocketRoom(int socket);
+
 // kResourceExhausted: no descriptor or no memory is left.
 StatusOr<std::unique_ptr<ByteStream>> MakeTcpStream(Fd socket, const TcpStreamOptions& options = {});
 

@@ -72,9 +72,8 @@ Status TlsSession::Failed(int result) {
   const bool unverified = ERR_GET_REASON(ERR_peek_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED;
   const std::string why = TakeOpenSslError();
   if (error == SSL_ERROR_SSL && unverified && verified != X509_V_OK) {
-    return FailedPrecondition("TLS: its certificate is refused: {}", OfUnknownCa(verified)
-                                                                         ? "no CA that this end trusts has signed it"
-                                                                         : X509_verify_cert_error_string(verified));
+    if (OfUnknownCa(verified)) return FailedPrecondition("{}", kOfAnotherCa);
+    return FailedPrecondition("TLS: its certificate is refused: {}", X509_verify_cert_error_string(verified));
   }
   return DataLoss("TLS: {}", why);
 }

@@ -10,6 +10,7 @@ namespace {
 
 // The bytes that are sealed at once: more costs memory, less costs calls.
 constexpr size_t kSealed = 256 << 10;
+constexpr size_t kSealBytes = 64;  // of a record, beside its plain bytes; TLS needs less
 constexpr auto kHandshakeTurn = std::chrono::milliseconds(100);
 
 // Bytes that were sealed but not yet sent.
@@ -17,6 +18,7 @@ class Outbox {
  public:
   explicit Outbox(ByteStream& stream) : stream_(stream) {}
   std::vector<std::byte>& bytes() { return bytes_; }
+  bool empty() const { return bytes_.empty(); }
   // Returns true if all bytes were sent.
   StatusOr<bool> Send() {
     while (sent_ < bytes_.size()) {
@@ -64,6 +66,12 @@ class TlsStream : public ByteStream {
     return taken;
   }
   StatusOr<bool> Flush() override { return outbox_.Send(); }
+  size_t Room() const override {
+    if (!outbox_.empty()) return 0;
+    // The last record may be a short one, and another one may tell of a new key.
+    const size_t room = inner_->Room(), seals = (room / TlsSession::kRecord + 2) * kSealBytes;
+    return room > seals ? room - seals : 0;
+  }
 
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override {
     for (;;) {

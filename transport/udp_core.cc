@@ -90,7 +90,7 @@ StatusOr<size_t> UdpCore::Write(std::span<const iovec> parts, Deadline now) {
   if (broken_) return Unavailable("{}", why_);
   if (closed_ || end_) return Unavailable("{} closed the link", closed_ ? "this end" : "the peer");
   now_ = now;
-  size_t room = out_.capacity() - (written_ - base_), taken = 0;
+  size_t room = Room(), taken = 0;
   for (const iovec& part : parts) {
     const size_t n = std::min(part.iov_len, room);
     out_.Put(written_, {static_cast<const std::byte*>(part.iov_base), n});
@@ -102,9 +102,9 @@ StatusOr<size_t> UdpCore::Write(std::span<const iovec> parts, Deadline now) {
   return taken;
 }
 
-bool UdpCore::Writable() const {
-  return broken_ || closed_ || end_ || out_.capacity() - (written_ - base_) >= out_.capacity() / 4;
-}
+size_t UdpCore::Room() const { return out_.capacity() - (written_ - base_); }
+
+bool UdpCore::Writable() const { return broken_ || closed_ || end_ || Room() >= out_.capacity() / 4; }
 
 bool UdpCore::Readable() const { return whole_ > read_ || broken_ || closed_ || (end_ && whole_ == *end_); }
 

@@ -100,6 +100,7 @@ class UdpCore : private PacketVisitor {
   void Close(Deadline now);
   bool Readable() const;
   bool Writable() const;
+  size_t Room() const;  // the bytes that Write takes
 
   // The network's side. `datagram` is overwritten. Returns true if it is the peer's and new.
   bool OnDatagram(std::span<std::byte> datagram, const UdpAddress& from, Deadline now);

@@ -16,6 +16,7 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "transport/udp_link.h"
 #include "transport/udp_wire.h"
 
@@ -76,11 +77,7 @@ class Host : public UdpHost {
 };
 
 Status Host::Start() {
-  try {
-    thread_ = std::thread([this] { Loop(); });
-  } catch (const std::exception& e) {
-    return ResourceExhausted("no thread for UDP: {}", e.what());
-  }
+  GYRE_ASSIGN_OR_RETURN(thread_, StartThread("udp", [this] { Loop(); }));
   return absl::OkStatus();
 }
 

@@ -148,6 +148,11 @@ class UdpStream : public ByteStream {
     return taken;
   }
 
+  size_t Room() const override {
+    MutexLock lock(&c_.mutex);
+    return c_.core.Room();
+  }
+
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override {
     bool due = false;
     StatusOr<std::optional<size_t>> got = std::optional<size_t>();

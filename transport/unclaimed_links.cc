@@ -15,11 +15,6 @@ bool StillWaits(int socket) {
 }
 
 KeyCheck UnclaimedLinks::Check(Hello* hello) const {
-  MutexLock lock(&mutex_);
-  return CheckLocked(hello);
-}
-
-KeyCheck UnclaimedLinks::CheckLocked(Hello* hello) const {
   if (ServedLocked(*hello)) {
     if (!Proves(*hello, served_key_)) return KeyCheck::kWrong;
     hello->key = served_key_;
@@ -33,33 +28,41 @@ KeyCheck UnclaimedLinks::CheckLocked(Hello* hello) const {
   return KeyCheck::kRight;
 }
 
-bool UnclaimedLinks::Add(UnclaimedLink link) {
-  if (link.link == nullptr) DropDead();
+Arrival UnclaimedLinks::Add(UnclaimedLink* link) {
+  const bool inside = link->link != nullptr;  // its other end is in this process
+  if (!inside) DropDead();
+  const Caller caller = link->connection.caller;
   Links displaced;
-  bool wrong = false, full = false;
-  const Caller caller = link.connection.caller;
+  const char* wrong = nullptr;
   {
     MutexLock lock(&mutex_);
-    if (CancelledLocked(link.hello.epoch)) return false;
-    const KeyCheck check = link.link != nullptr ? KeyCheck::kRight : CheckLocked(&link.hello);
-    link.verified = check == KeyCheck::kRight;
-    wrong = check == KeyCheck::kWrong;
-    if (!wrong && link.link == nullptr) {
-      displaced = MakeRoom(link);
+    const KeyCheck check = inside ? KeyCheck::kRight : Check(&link->hello);
+    const bool bulk = link->hello.role == LinkRole::kBulk;
+    link->verified = check == KeyCheck::kRight;
+    if (bulk && link->verified) return Arrival::kReady;
+    if (check == KeyCheck::kWrong) {
+      wrong = "its hello has a wrong key";
+    } else if (bulk && check == KeyCheck::kUnknownTerm) {
+      wrong = "its hello has a term whose key is not known here";
+    } else if (CancelledLocked(link->hello.epoch)) {
+      return Arrival::kRefused;
+    } else if (!inside) {
+      displaced = MakeRoom(*link);
       const auto verified = std::count_if(links_.begin(), links_.end(), [](const auto& l) { return l.verified; });
-      full = link.verified && static_cast<size_t>(verified) >= options_.max_verified;
+      if (link->verified && static_cast<size_t>(verified) >= options_.max_verified) {
+        wrong = "too many links wait to be claimed";
+      }
     }
-    if (!wrong && !full) {
-      link.id = next_id_++;
-      link.since = Clock::now();
-      links_.push_back(std::move(link));
+    if (wrong == nullptr) {
+      link->id = next_id_++;
+      link->since = Clock::now();
+      links_.push_back(std::move(*link));
       changed_.SignalAll();
     }
   }
   Refuse(displaced, "too many links wait for the key of their plan");
-  if (wrong) options_.on_refused(caller, "its hello has a wrong key");
-  if (full) options_.on_refused(caller, "too many links wait to be claimed");
-  return !wrong && !full;
+  if (wrong != nullptr) options_.on_refused(caller, wrong);
+  return wrong != nullptr ? Arrival::kRefused : Arrival::kWaits;
 }
 
 // Links with the right key are never removed for others.
@@ -131,7 +134,7 @@ std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& ke
     std::set<uint64_t> refused;
     for (UnclaimedLink& l : links_) {
       if (l.link != nullptr) continue;
-      const KeyCheck check = CheckLocked(&l.hello);
+      const KeyCheck check = Check(&l.hello);
       if (check == KeyCheck::kWrong || (check != KeyCheck::kRight && l.hello.epoch.term != term_ && l.verified)) {
         refused.insert(l.id);
       }

@@ -40,6 +40,10 @@ bool StillWaits(int socket);
 // gone.
 enum class KeyCheck { kUnknownTerm, kUnknownPlan, kWrong, kRight };
 
+// kRefused: the plan was given up, the key is wrong, or too many wait. kReady: it is a bulk link with the right key, so
+// it does not wait.
+enum class Arrival { kWaits, kRefused, kReady };
+
 // Thread-safe. `on_refused` is called without a lock, by the thread that found the reason.
 class UnclaimedLinks {
  public:
@@ -51,10 +55,9 @@ class UnclaimedLinks {
   };
   explicit UnclaimedLinks(Options options) : options_(std::move(options)) {}
 
-  // On kRight hello->key is set to the plan's key.
-  KeyCheck Check(Hello* hello) const;
-  // False: the plan was given up, the key is wrong, or too many wait.
-  bool Add(UnclaimedLink link);
+  // Takes a link that has to wait. One that is kReady stays with the caller, its hello with the plan's key. As one call
+  // decides, no bulk link can miss a SetKey that comes meanwhile.
+  Arrival Add(UnclaimedLink* link);
   // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
   StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
   // Drops links with another key of this plan, and those that were verified by another term's. Returns the
@@ -76,7 +79,8 @@ class UnclaimedLinks {
   static constexpr size_t kKeys = 2;
   static constexpr size_t kTerms = 8;
 
-  KeyCheck CheckLocked(Hello* hello) const GYRE_REQUIRES(mutex_);
+  // On kRight hello->key is set to the plan's key.
+  KeyCheck Check(Hello* hello) const GYRE_REQUIRES(mutex_);
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     const auto it = cancelled_.find(epoch.term);
     return it != cancelled_.end() && epoch.number <= it->second;

@@ -115,6 +115,11 @@ class UringStream : public ByteStream {
   Status Open();
 
   StatusOr<size_t> Write(std::span<const iovec> parts) override;
+  // What is sent without a copy waits until the peer has it.
+  size_t Room() const override {
+    const size_t copied = options_.zero_copy_from > 0 ? options_.zero_copy_from - 1 : 0;
+    return std::min(SocketRoom(socket_.get()), copied);
+  }
   StatusOr<bool> Flush() override;
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override;
   Status Wait(Ready direction, Deadline deadline) override;

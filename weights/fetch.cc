@@ -1,9 +1,9 @@
 #include "weights/fetch.h"
 
 #include <algorithm>
-#include <system_error>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/pieces.h"
 
 namespace gyre {
@@ -24,17 +24,19 @@ Fetch::Fetch(std::shared_ptr<PieceStore> store, const std::vector<uint32_t>& wan
       policy_(wanted, sources_.size(), options_.rules, Clock::now()) {
   for (uint32_t piece : wanted) total_bytes_ += store_->manifest().pieces[piece].at.bytes;
   if (wanted.empty()) return;
-  size_t links = 0;
-  try {
-    // Each source gets its first link before any gets another: if there are many sources, each gets one.
-    for (size_t round = 0; round < options_.links_per_source; ++round) {
-      for (SourceId s = 0; s < sources_.size() && links < options_.most_links; ++s) {
-        threads_.emplace_back([this, s, id = static_cast<FetchLinkId>(links)] { Run(s, id); });
-        ++links;
-      }
+  const size_t links = std::min(options_.most_links, options_.links_per_source * sources_.size());
+  threads_.reserve(links);
+  // Each source gets its first link before any gets another: if there are many sources, each gets one.
+  while (threads_.size() < links) {
+    const auto id = static_cast<FetchLinkId>(threads_.size());
+    StatusOr<std::thread> started =
+        StartThread("fetch", [this, source = threads_.size() % sources_.size(), id] { Run(source, id); });
+    if (!started.ok()) {
+      MutexLock lock(&mutex_);
+      if (threads_.empty()) fatal_ = started.status();
+      return;
     }
-  } catch (const std::system_error& e) {
-    if (links == 0) fatal_ = ResourceExhausted("no thread for fetching weights: {}", e.what());
+    threads_.push_back(*std::move(started));
   }
 }
 

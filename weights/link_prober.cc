@@ -1,11 +1,10 @@
 #include "weights/link_prober.h"
 
-#include <pthread.h>
-
 #include <exception>
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace gyre {
 
@@ -17,17 +16,14 @@ LinkProber::~LinkProber() {
 
 void LinkProber::Ask(std::vector<WeightSource> peers, std::string name, Transport transport) {
   if (!thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { Run(); });
-    } catch (const std::system_error& e) {
-      return Log(LogLevel::kWarn, "no thread to measure links: {}", e.what());
-    }
+    StatusOr<std::thread> started = StartThread("prober", [this] { Run(); });
+    if (!started.ok()) return Log(LogLevel::kWarn, "links are not measured: {}", Message(started.status()));
+    thread_ = *std::move(started);
   }
   requests_.Push({std::move(peers), std::move(name), transport});
 }
 
 void LinkProber::Run() {
-  pthread_setname_np(pthread_self(), "prober");
   while (!stopping_) {
     const std::optional<Request> request = requests_.Pop(kNoDeadline);
     if (!request) continue;

@@ -6,13 +6,12 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <system_error>
-#include <thread>
 #include <unordered_map>
 
 #include "base/coding.h"
 #include "base/sha256_pair.h"
-#include "model/mapped_file.h"
+#include "base/thread.h"
+#include "model/gguf.h"
 #include "model/quoted.h"
 #include "model/tensor_table.h"
 
@@ -156,20 +155,17 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     out.files.push_back({std::move(name), file->bytes().size()});
     out.paths.push_back(file->path());
     out.bytes.push_back(file->bytes());
-    out.keep.push_back(file);
+    out.mapped.push_back(file);
   };
   const bool folder = std::any_of(mapped.begin(), mapped.end(), [](const auto& file) {
     return fs::path(file->path()).extension() == ".safetensors";
   });
   if (!folder) {
     // The names are not the user's, so that equal files are equal models.
-    const auto head = mapped[0]->bytes();
-    const bool gguf =
-        head.size() >= 4 && std::equal(head.begin(), head.begin() + 4, std::as_bytes(std::span("GGUF", 4)).begin());
     for (size_t i = 0; i < mapped.size(); ++i) {
-      add(mapped.size() > 1 ? fmt::format("model-{:05}-of-{:05}.gguf", i + 1, mapped.size())
-          : gguf            ? "model.gguf"
-                            : "model.bin",
+      add(mapped.size() > 1            ? fmt::format("model-{:05}-of-{:05}.gguf", i + 1, mapped.size())
+          : IsGguf(mapped[0]->bytes()) ? "model.gguf"
+                                       : "model.bin",
           mapped[i]);
     }
     out.open = out.files[0].name;
@@ -228,21 +224,15 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> done{0};
   std::atomic<bool> ends{false};
-  auto work = [&](bool reports) {
+  const auto work = [&](bool caller) {
     for (size_t i = next++; i < manifest->pieces.size() && !ends; i = next++) {
       Piece& p = manifest->pieces[i];
       p.hash = Sha256OfHalves(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
       done += p.at.bytes;
-      if (reports && progress && progress(done, total)) ends = true;
+      if (caller && progress && progress(done, total)) ends = true;
     }
   };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads; ++i) others.emplace_back(work, false);
-  } catch (const std::system_error&) {  // those that are there do it
-  }
-  work(true);
-  for (std::thread& t : others) t.join();
+  OnThreads(static_cast<size_t>(std::max(threads, 1)), work);
   if (ends) return absl::CancelledError("the model's hashes were given up");
   manifest->root = Sha256(EncodeAll(*manifest));
   return absl::OkStatus();
@@ -313,6 +303,14 @@ StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   if (!in.Done()) return DataLoss("a manifest of {} bytes has a wrong length", bytes.size());
   m.root = Sha256(bytes);
   return m;
+}
+
+std::vector<uint32_t> HeaderPieces(const Manifest& manifest) {
+  std::vector<uint32_t> out;
+  for (uint32_t i = 0; i < manifest.pieces.size(); ++i) {
+    if (manifest.pieces[i].tensor == kHeaderPiece) out.push_back(i);
+  }
+  return out;
 }
 
 NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head) {

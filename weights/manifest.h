@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/sha256.h"
 #include "base/status.h"
+#include "model/mapped_file.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -59,13 +60,13 @@ struct Manifest {
   std::string Describe(uint32_t piece) const;
 };
 
-// The bytes of each file of a model, in the manifest's order; they live as long as `keep`.
+// The bytes of each file of a model, in the manifest's order; they live as long as `mapped`.
 struct ModelBytes {
   std::vector<ManifestFile> files;
   std::string open;
   std::vector<std::string> paths;  // of the files on this machine
   std::vector<std::span<const std::byte>> bytes;
-  std::vector<std::shared_ptr<const void>> keep;
+  std::vector<std::shared_ptr<const MappedFile>> mapped;
 };
 
 // All files that are needed to open the model on another machine, without those of a separate tokenizer.
@@ -83,6 +84,9 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
 std::vector<std::byte> EncodeManifest(const Manifest& manifest);
 // Checks all that it reads: kDataLoss says what is wrong. The root is computed.
 StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes);
+
+// The pieces that opening the model needs, in their order.
+std::vector<uint32_t> HeaderPieces(const Manifest& manifest);
 
 // The pieces that a stage needs beside the header's, in the order of loading: its layers, then its ends.
 struct NeededPieces {

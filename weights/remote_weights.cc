@@ -1,11 +1,19 @@
 #include "weights/remote_weights.h"
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
+
+#include "base/log.h"
 
 namespace gyre {
 namespace {
 
 using Waiting = std::function<bool(uint64_t done, uint64_t all, bool hashing)>;
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTick(100);
 
 Status GivenUp() { return absl::CancelledError("it was given up"); }
 
@@ -17,14 +25,16 @@ StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache*
   std::vector<std::byte> bytes;
   std::optional<WeightsPart> first;
   uint64_t end = 0;  // of what is wanted
+  milliseconds pause(10);
   for (;;) {
     GYRE_ASSIGN_OR_RETURN(WeightsPart part, ask(bytes.size()));
     if (part.hashed < part.to_hash) {
       if (first) return DataLoss("the coordinator's manifest is gone");
-      for (int i = 0; i < 3; ++i) {
+      for (milliseconds slept(0); slept < pause; slept += kTick) {
         if (waiting(part.hashed, part.to_hash, true)) return GivenUp();
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::min(pause, kTick));
       }
+      pause = std::min(2 * pause, 3 * kTick);
       continue;
     }
     if (!first) {
@@ -61,25 +71,34 @@ StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache*
 
 StatusOr<std::shared_ptr<PieceStore>> OpenRemote(const AskForPart& ask, const WeightCache& cache,
                                                  const Waiting& waiting) {
-  GYRE_ASSIGN_OR_RETURN(const RemoteManifest remote, FetchManifest(ask, &cache, true, waiting));
-  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<PieceStore> store, cache.Open(remote.manifest, remote.header));
-  const Manifest& manifest = store->manifest();
-  std::vector<uint32_t> header;
-  for (uint32_t i = 0; i < manifest.pieces.size(); ++i) {
-    if (manifest.pieces[i].tensor == kHeaderPiece) header.push_back(i);
+  GYRE_ASSIGN_OR_RETURN(RemoteManifest remote, FetchManifest(ask, &cache, true, waiting));
+  StatusOr<std::shared_ptr<PieceStore>> opened = cache.Open(remote.manifest, remote.header);
+  const auto fetch_header = [&]() -> Status {
+    GYRE_ASSIGN_OR_RETURN(RemoteManifest again, FetchManifest(ask, nullptr, true, waiting));
+    if (again.manifest->root != remote.manifest->root) return DataLoss("the coordinator's model changed meanwhile");
+    remote = std::move(again);
+    return absl::OkStatus();
+  };
+  if (absl::IsDataLoss(opened.status()) && remote.header.empty()) {
+    GYRE_RETURN_IF_ERROR(fetch_header());
+    opened = cache.Open(remote.manifest, remote.header);
   }
-  if (CheckPieces(*store, header, 1, [] { return false; }).empty()) return store;
-  // The machine went down before the pieces were on the disk.
-  GYRE_ASSIGN_OR_RETURN(const RemoteManifest again, FetchManifest(ask, nullptr, true, waiting));
-  if (again.manifest->root != manifest.root) return DataLoss("the coordinator's model changed meanwhile");
-  std::span<const std::byte> left(again.header);
+  GYRE_RETURN_IF_ERROR(opened.status());
+  PieceStore& store = **opened;
+  const std::vector<uint32_t> header = HeaderPieces(store.manifest());
+  const std::vector<uint32_t> wrong = CheckPieces(store, header, 1, [] { return false; });
+  if (wrong.empty()) return opened;
+  Log(LogLevel::kWarn, "{}: {} is damaged and is fetched again", store.ModelPath(),
+      store.manifest().Describe(wrong[0]));
+  if (remote.header.empty()) GYRE_RETURN_IF_ERROR(fetch_header());
+  std::span<const std::byte> left(remote.header);
   for (uint32_t i : header) {
-    const uint64_t bytes = manifest.pieces[i].at.bytes;
-    if (bytes > left.size()) return DataLoss("a header of {} bytes is cut", again.header.size());
-    GYRE_RETURN_IF_ERROR(store->Put(i, left.first(bytes)));
+    const uint64_t bytes = store.manifest().pieces[i].at.bytes;
+    if (bytes > left.size()) return DataLoss("a header of {} bytes is cut", remote.header.size());
+    GYRE_RETURN_IF_ERROR(store.Put(i, left.first(bytes)));
     left = left.subspan(bytes);
   }
-  return store;
+  return opened;
 }
 
 }  // namespace gyre

@@ -1,20 +1,20 @@
 #include "weights/room_watch.h"
 
-#include <pthread.h>
-
 #include <exception>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace gyre {
 
 RoomWatch::RoomWatch(std::function<uint64_t()> measure, Duration every) : measure_(std::move(measure)), every_(every) {
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::system_error& e) {
-    Log(LogLevel::kWarn, "no thread to look at the disk's room: {}", e.what());
+  StatusOr<std::thread> started = StartThread("room", [this] { Run(); });
+  if (started.ok()) {
+    thread_ = *std::move(started);
+  } else {
+    Log(LogLevel::kWarn, "the disk's room is not known: {}", Message(started.status()));
   }
 }
 
@@ -28,7 +28,6 @@ RoomWatch::~RoomWatch() {
 }
 
 void RoomWatch::Run() {
-  pthread_setname_np(pthread_self(), "room");
   for (;;) {
     // No exception may leave the thread: without memory the room stays as it was known.
     try {

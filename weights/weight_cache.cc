@@ -136,14 +136,6 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
   }
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/files"));
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/users"));
-  for (const ManifestFile& f : manifest.files) {
-    const std::string path = fresh + "/files/" + f.name;
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return FileError(path, "can't make it", errno);
-    const int failed = ftruncate(fd, static_cast<off_t>(f.size)) != 0 ? errno : 0;
-    close(fd);
-    if (failed != 0) return FileError(path, "can't give it its size", failed);
-  }
   {
     GYRE_ASSIGN_OR_RETURN(auto states, PieceStates::Open(fresh + "/have", manifest.root, manifest.pieces.size(),
                                                          PieceState::kAbsent, true));
@@ -175,6 +167,28 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
   return absl::OkStatus();
 }
 
+// Called under the lock. Each piece is checked before it is used, so what is missing here may be made anew.
+StatusOr<std::shared_ptr<PieceStore>> WeightCache::OpenEntry(std::shared_ptr<const Manifest> manifest) const {
+  const std::string folder = Root() + "/" + Hex(manifest->root), marker = folder + "/files/" + kPartialModelMarker;
+  GYRE_RETURN_IF_ERROR(MakeFolder(folder + "/files"));
+  GYRE_RETURN_IF_ERROR(MakeFolder(folder + "/users"));
+  std::error_code error;
+  if (!fs::exists(marker, error)) GYRE_RETURN_IF_ERROR(ReplaceFile(marker, "", 0666));
+  if (!Find(manifest->root)) {
+    GYRE_RETURN_IF_ERROR(ReplaceFile(folder + "/manifest", TextOf(EncodeManifest(*manifest)), 0666));
+  }
+  // These files belong to processes that are gone.
+  for (fs::directory_iterator it(folder + "/users", error), end; !error && it != end; it.increment(error)) {
+    const auto gone = FileLock::Try(it->path().string(), FileLock::Mode::kExclusive);
+    if (gone.ok() && *gone != nullptr) unlink(it->path().c_str());
+  }
+  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<FileLock> lock,
+                        FileLock::Wait(folder + "/users/" + NewUserName(), FileLock::Mode::kExclusive));
+  GYRE_ASSIGN_OR_RETURN(auto states, PieceStates::Open(folder + "/have", manifest->root, manifest->pieces.size(),
+                                                       PieceState::kUnchecked, true));
+  return PieceStore::OpenPartial(std::move(manifest), folder + "/files", std::move(states), std::move(lock));
+}
+
 StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Manifest> manifest,
                                                         std::span<const std::byte> header) const {
   if (folder_.empty()) return FailedPrecondition("there is no folder for weights: name one with --cache");
@@ -186,18 +200,25 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Ma
   if (stat(folder.c_str(), &s) != 0) {
     if (errno != ENOENT) return FileError(folder, "can't be looked at", errno);
     GYRE_RETURN_IF_ERROR(Make(*manifest, header));
+    return OpenEntry(std::move(manifest));
   }
-  // These files belong to processes that are gone.
+  StatusOr<std::shared_ptr<PieceStore>> store = OpenEntry(manifest);
+  const absl::StatusCode code = store.status().code();
+  // With more room, or the rights to another user's entry, it may be opened as it is.
+  if (store.ok() || code == absl::StatusCode::kResourceExhausted ||
+      (code == absl::StatusCode::kPermissionDenied && s.st_uid != geteuid())) {
+    return store;
+  }
+  if (header.empty()) return DataLoss("the cached weights are damaged: {}", Message(store.status()));
+  const std::string away = folder + "." + NewUserName() + ".gone";
+  if (rename(folder.c_str(), away.c_str()) != 0) {
+    return Annotate(store.status(), "the cached weights are damaged, and they can't be replaced");
+  }
+  Log(LogLevel::kWarn, "the cached weights are damaged and are fetched again: {}", Message(store.status()));
   std::error_code error;
-  for (fs::directory_iterator it(folder + "/users", error), end; !error && it != end; it.increment(error)) {
-    const auto gone = FileLock::Try(it->path().string(), FileLock::Mode::kExclusive);
-    if (gone.ok() && *gone != nullptr) unlink(it->path().c_str());
-  }
-  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<FileLock> lock,
-                        FileLock::Wait(folder + "/users/" + NewUserName(), FileLock::Mode::kExclusive));
-  GYRE_ASSIGN_OR_RETURN(auto states, PieceStates::Open(folder + "/have", manifest->root, manifest->pieces.size(),
-                                                       PieceState::kUnchecked, true));
-  return PieceStore::OpenPartial(std::move(manifest), folder + "/files", std::move(states), std::move(lock));
+  fs::remove_all(away, error);
+  GYRE_RETURN_IF_ERROR(Make(*manifest, header));
+  return OpenEntry(std::move(manifest));
 }
 
 uint64_t WeightCache::Capacity(const Hash256& own) const {
@@ -299,7 +320,7 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::OverFiles(std::shared_ptr<con
     states = PieceStates::Open("", manifest->root, manifest->pieces.size(), first, false);
   }
   GYRE_RETURN_IF_ERROR(states.status());
-  return std::make_shared<PieceStore>(std::move(manifest), std::move(files), *std::move(states));
+  return std::make_shared<PieceStore>(std::move(manifest), std::move(files), *std::move(states), trusted);
 }
 
 }  // namespace gyre

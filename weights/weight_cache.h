@@ -1,7 +1,7 @@
 // The cache of pieces and manifests on this machine, shared by all its processes.
 //
 //   FOLDER/weights/ROOT/manifest      an entry: the present pieces of one model, named by its manifest's root
-//   FOLDER/weights/ROOT/have          a PieceState for each
+//   FOLDER/weights/ROOT/have          a PieceState and a PieceSum for each
 //   FOLDER/weights/ROOT/files/NAME    the model's files in their full size, with holes where pieces are absent
 //   FOLDER/weights/ROOT/users/NAME    locked by each process that uses the entry; its time is that of the last use
 //   FOLDER/weights/lock               held for a moment while an entry is made, taken into use or removed
@@ -30,7 +30,8 @@ class WeightCache {
   // The entry's manifest if its header is here; nullopt: there is no such entry, or it is damaged.
   std::optional<Manifest> Find(const Hash256& root) const;
   // Opens the entry, and makes it if needed. `header`: all header pieces in succession; may be empty if Find found the
-  // entry. kDataLoss: the header is not the manifest's. kFailedPrecondition: a file system that machines share.
+  // entry. An entry that is damaged is mended, or a new one takes its place. kDataLoss: the header is not the
+  // manifest's, or it is empty and a new entry is to be made. kFailedPrecondition: a file system that machines share.
   // kResourceExhausted, kPermissionDenied, kUnavailable.
   StatusOr<std::shared_ptr<PieceStore>> Open(std::shared_ptr<const Manifest> manifest,
                                              std::span<const std::byte> header) const;
@@ -63,6 +64,7 @@ class WeightCache {
   Entry Look(const std::string& name) const;
   std::vector<Entry> List() const;
   Status Make(const Manifest& manifest, std::span<const std::byte> header) const;
+  StatusOr<std::shared_ptr<PieceStore>> OpenEntry(std::shared_ptr<const Manifest> manifest) const;
   Status MakeRoomLocked(PieceStore& store, const std::vector<uint32_t>& pieces, const std::vector<uint32_t>& keep,
                         std::vector<std::string>* removed) const;
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 
 #include "base/log.h"
 #include "base/plan.h"
+#include "base/thread.h"
 
 namespace gyre {
 namespace {
@@ -15,8 +15,8 @@ int HashThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 
 }  // namespace
 
-WeightOffer::WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port)
-    : model_(std::move(model)), key_(RandomRingKey()), stock_(std::move(cache), port) {
+WeightOffer::WeightOffer(std::shared_ptr<const Model> model, WeightStock* stock)
+    : model_(std::move(model)), key_(RandomRingKey()), stock_(*stock) {
   stock_.SetKey(key_);
 }
 
@@ -30,12 +30,11 @@ WeightOffer::~WeightOffer() {
   if (thread.joinable()) thread.join();
 }
 
-StatusOr<std::shared_ptr<const WeightOffer::Made>> WeightOffer::Make(bool only_known) {
+StatusOr<std::shared_ptr<const WeightOffer::Made>> WeightOffer::Make() {
   GYRE_ASSIGN_OR_RETURN(ModelBytes bytes, BytesOf(model_));
   auto made = std::make_shared<Made>();
   std::optional<Manifest> manifest = stock_.cache().FindManifest(bytes);
   if (!manifest) {
-    if (only_known) return std::shared_ptr<const Made>();
     GYRE_ASSIGN_OR_RETURN(manifest, LayoutOf(*model_, bytes));
     const Deadline began = Clock::now();
     GYRE_RETURN_IF_ERROR(HashPieces(
@@ -70,37 +69,31 @@ StatusOr<std::shared_ptr<const WeightOffer::Made>> WeightOffer::Make(bool only_k
   return std::shared_ptr<const Made>(std::move(made));
 }
 
-void WeightOffer::Run(bool only_known) {
+void WeightOffer::Run() {
   StatusOr<std::shared_ptr<const Made>> made = Unavailable("no memory is left");
   try {
-    made = Make(only_known);
+    made = Make();
   } catch (const std::exception& e) {
     made = ResourceExhausted("the hashes of {}: {}", model_->path(), e.what());
   }
-  if (made.ok() && *made != nullptr) {
+  if (made.ok()) {
     stock_.SetStore((*made)->store);
-  } else if (!made.ok() && !stopping_) {
+  } else if (!stopping_) {
     Log(LogLevel::kWarn, "workers without the file can't join: {}", Message(made.status()));
   }
   MutexLock lock(&mutex_);
   running_ = false;
-  looked_ = true;
-  if (!made.ok() || *made != nullptr) made_ = std::move(made);
+  made_ = std::move(made);
 }
 
-StatusOr<WeightsPart> WeightOffer::Part(uint64_t offset, bool only_known) {
+StatusOr<WeightsPart> WeightOffer::Part(uint64_t offset) {
   std::shared_ptr<const Made> made;
   {
     MutexLock lock(&mutex_);
     if (stopping_) return Unavailable("the coordinator stops");
     if (!made_ && !running_) {
-      if (looked_ && only_known) return NotFound("the manifest is not known");
       if (thread_.joinable()) thread_.join();  // it has ended
-      try {
-        thread_ = std::thread([this, only_known] { Run(only_known); });
-      } catch (const std::system_error& e) {
-        return ResourceExhausted("no thread for the model's hashes: {}", e.what());
-      }
+      GYRE_ASSIGN_OR_RETURN(thread_, StartThread("model's hashes", [this] { Run(); }));
       running_ = true;
     }
     if (!made_) return WeightsPart{.hashed = hashed_, .to_hash = to_hash_};

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
-#include <thread>
+#include <iterator>
 
+#include "base/log.h"
+#include "base/thread.h"
 #include "model/quoted.h"
 #include "transport/probe.h"
 
@@ -12,44 +13,67 @@ namespace gyre {
 
 std::vector<uint32_t> CheckPieces(PieceStore& store, const std::vector<uint32_t>& pieces, int threads,
                                   const std::function<bool()>& cancelled) {
-  std::vector<uint32_t> unchecked;
-  for (uint32_t p : pieces) {
-    if (store.state(p) == PieceState::kUnchecked) unchecked.push_back(p);
-  }
+  uint64_t bytes = 0;
+  for (uint32_t p : pieces) bytes += store.manifest().pieces[p].at.bytes;
   std::vector<char> wrong(store.manifest().pieces.size(), 0);
   std::atomic<size_t> next{0};
   std::atomic<bool> ends{false};
-  auto work = [&](bool asks) {
-    for (size_t i = next++; i < unchecked.size() && !ends; i = next++) {
-      if (!store.Check(unchecked[i])) wrong[unchecked[i]] = 1;
-      if (asks && cancelled()) ends = true;
+  const auto work = [&](bool caller) {
+    for (size_t i = next++; i < pieces.size() && !ends; i = next++) {
+      if (!store.Check(pieces[i])) wrong[pieces[i]] = 1;
+      if (caller && cancelled()) ends = true;
     }
   };
-  std::vector<std::thread> others;
-  const size_t most = std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), unchecked.size());
-  try {
-    for (size_t i = 1; i < most; ++i) others.emplace_back(work, false);
-  } catch (const std::system_error&) {  // with fewer then
-  }
-  work(true);
-  for (std::thread& t : others) t.join();
+  // For few bytes a thread costs more than it saves.
+  const size_t most = std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), bytes / kPieceBytes);
+  OnThreads(most, work);
   std::vector<uint32_t> out;
   if (ends) return out;
   for (uint32_t p : pieces) {
-    if (wrong[p] != 0 || store.state(p) == PieceState::kAbsent) out.push_back(p);
+    if (wrong[p] != 0) out.push_back(p);
   }
   return out;
 }
 
+uint64_t WeightLoading::Sum(uint64_t (Fetch::*bytes)() const) const {
+  uint64_t sum = 0;
+  for (const auto& fetch : fetches_) sum += (*fetch.*bytes)();
+  return sum;
+}
+
+Status WeightLoading::FetchPieces(const std::vector<uint32_t>& pieces) {
+  if (!pieces.empty()) GYRE_RETURN_IF_ERROR(cache_->MakeRoom(*store_, pieces, keep_));
+  fetches_.push_back(std::make_unique<Fetch>(store_, pieces, sources_, options_));
+  return absl::OkStatus();
+}
+
 Status WeightLoading::WaitFor(const std::vector<uint32_t>& pieces, const std::function<bool()>& cancelled) {
   if (store_ == nullptr) return absl::OkStatus();
-  if (fetch_ != nullptr) return fetch_->Wait(pieces, cancelled);
-  const std::vector<uint32_t> wrong = CheckPieces(*store_, pieces, threads_, cancelled);
-  if (cancelled()) return absl::CancelledError("the plan was given up");
-  checked_ += pieces.size();
-  if (wrong.empty()) return absl::OkStatus();
-  return FailedPrecondition("{}: {} is not what the coordinator's file has: the two files differ", store_->ModelPath(),
-                            store_->manifest().Describe(wrong[0]));
+  std::vector<uint32_t> coming;
+  for (uint32_t p : pieces) {
+    if (std::binary_search(absent_.begin(), absent_.end(), p)) coming.push_back(p);
+  }
+  for (int round = 0;; ++round) {
+    if (!coming.empty()) {
+      Fetch& fetch = round == 0 ? *fetches_.front() : *fetches_.back();
+      GYRE_RETURN_IF_ERROR(fetch.Wait(coming, cancelled));
+    }
+    coming = CheckPieces(*store_, pieces, threads_, cancelled);
+    if (cancelled()) return absl::CancelledError("the plan was given up");
+    checked_ += pieces.size();
+    if (coming.empty()) return absl::OkStatus();
+    if (!store_->partial()) return store_->Differs(coming[0]);
+    const std::string what = store_->manifest().Describe(coming[0]);
+    constexpr int kMostRounds = 3;
+    if (round == kMostRounds) {
+      return DataLoss(
+          "{}: {} was fetched {} times and is damaged again: the disk, or what else writes there, changes it",
+          store_->ModelPath(), what, kMostRounds);
+    }
+    Log(LogLevel::kWarn, "{}: {} of {} checked pieces are damaged, {} first; they are fetched again",
+        store_->ModelPath(), coming.size(), pieces.size(), what);
+    GYRE_RETURN_IF_ERROR(FetchPieces(coming));
+  }
 }
 
 Status WeightLoading::WaitForLayer(int layer, const std::function<bool()>& cancelled) {
@@ -86,8 +110,7 @@ std::shared_ptr<PieceStore> WeightStock::store() {
   return store_;
 }
 
-StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest& r,
-                                                            const std::function<bool()>& cancelled) {
+StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest& r) {
   auto loading = std::make_unique<WeightLoading>();
   loading->store_ = store();
   if (loading->store_ == nullptr) return loading;
@@ -96,33 +119,31 @@ StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest
   loading->range_ = r.range;
   loading->needed_ = PiecesOf(store.manifest(), r.range, r.first, r.last, r.tied_head);
   if (!store.partial()) return loading;
-  std::vector<uint32_t> wanted;
-  auto add = [&wanted](const std::vector<uint32_t>& pieces) {
-    wanted.insert(wanted.end(), pieces.begin(), pieces.end());
+  std::vector<uint32_t> absent;  // in the order in which they are needed
+  auto add = [&](const std::vector<uint32_t>& pieces) {
+    std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(absent),
+                 [&](uint32_t p) { return store.state(p) == PieceState::kAbsent; });
   };
   for (int layer : r.layers) add(loading->needed_.layers[static_cast<size_t>(layer - r.range.begin)]);
   if (r.ends) add(loading->needed_.ends);
-  const std::vector<uint32_t> missing = CheckPieces(store, wanted, r.threads, cancelled);
-  if (cancelled()) return absl::CancelledError("the plan was given up");
-  if (!missing.empty()) {
-    std::vector<uint32_t> keep = wanted;
-    auto keep_all = [&keep](const NeededPieces& needed) {
-      for (const auto& layer : needed.layers) keep.insert(keep.end(), layer.begin(), layer.end());
-      keep.insert(keep.end(), needed.ends.begin(), needed.ends.end());
-    };
-    keep_all(loading->needed_);
-    if (r.in_use.size() > 0) keep_all(PiecesOf(store.manifest(), r.in_use, true, true, true));
-    GYRE_RETURN_IF_ERROR(cache_.MakeRoom(store, missing, keep));
-  }
-  FetchOptions options;
-  options.port = port_;
-  options.from = r.name;
-  options.transport = r.transport;
+  auto keep_all = [&keep = loading->keep_](const NeededPieces& needed) {
+    for (const auto& layer : needed.layers) keep.insert(keep.end(), layer.begin(), layer.end());
+    keep.insert(keep.end(), needed.ends.begin(), needed.ends.end());
+  };
+  keep_all(loading->needed_);
+  if (r.in_use.size() > 0) keep_all(PiecesOf(store.manifest(), r.in_use, true, true, true));
+  loading->cache_ = &cache_;
+  loading->sources_ = r.sources;
+  loading->options_.port = port_;
+  loading->options_.from = r.name;
+  loading->options_.transport = r.transport;
   {
     MutexLock lock(&mutex_);
-    options.key = key_;
+    loading->options_.key = key_;
   }
-  loading->fetch_ = std::make_unique<Fetch>(loading->store_, missing, r.sources, std::move(options));
+  GYRE_RETURN_IF_ERROR(loading->FetchPieces(absent));
+  std::sort(absent.begin(), absent.end());
+  loading->absent_ = std::move(absent);
   return loading;
 }
 

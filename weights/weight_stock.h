@@ -22,25 +22,33 @@ namespace gyre {
 // The loading of one stage. Used by one thread.
 class WeightLoading {
  public:
-  // Blocks until the pieces of the layer, or of the ends, are here and right. Errors as Fetch::Wait, and
-  // kFailedPrecondition: this machine's file differs from the coordinator's.
+  // Blocks until the pieces of the layer, or of the ends, are here and right: each is read and checked. Damaged pieces
+  // of the cache are fetched again. Errors as Fetch::Wait; kFailedPrecondition: this machine's file differs from the
+  // coordinator's; kDataLoss: the disk damages what is written to it.
   Status WaitForLayer(int layer, const std::function<bool()>& cancelled);
   Status WaitForEnds(const std::function<bool()>& cancelled);
-  uint64_t fetched_bytes() const { return fetch_ == nullptr ? 0 : fetch_->done_bytes(); }
-  // Rises while bytes come or are hashed.
-  uint64_t activity() const { return (fetch_ == nullptr ? 0 : fetch_->heard_bytes()) + checked_; }
-  uint64_t to_fetch_bytes() const { return fetch_ == nullptr ? 0 : fetch_->total_bytes(); }
+  uint64_t fetched_bytes() const { return Sum(&Fetch::done_bytes); }
+  // Rises while bytes come or are checked.
+  uint64_t activity() const { return Sum(&Fetch::heard_bytes) + checked_; }
+  uint64_t to_fetch_bytes() const { return Sum(&Fetch::total_bytes); }
 
  private:
   friend class WeightStock;
+  uint64_t Sum(uint64_t (Fetch::*bytes)() const) const;
   Status WaitFor(const std::vector<uint32_t>& pieces, const std::function<bool()>& cancelled);
+  Status FetchPieces(const std::vector<uint32_t>& pieces);
 
   std::shared_ptr<PieceStore> store_;  // null: nothing is known to compare with
+  const WeightCache* cache_ = nullptr;
+  std::vector<WeightSource> sources_;
+  FetchOptions options_;
+  std::vector<uint32_t> keep_;  // pieces that stay when room is made
   int threads_ = 1;
   LayerRange range_;
   NeededPieces needed_;
-  std::unique_ptr<Fetch> fetch_;
-  uint64_t checked_ = 0;  // pieces
+  std::vector<std::unique_ptr<Fetch>> fetches_;  // that of what was absent, and those of what turned out to be damaged
+  std::vector<uint32_t> absent_;                 // when the loading began, in order of number
+  uint64_t checked_ = 0;                         // pieces
 };
 
 struct LoadingRequest {
@@ -71,8 +79,8 @@ class WeightStock {
   void SetStore(std::shared_ptr<PieceStore> store);
   std::shared_ptr<PieceStore> store();
 
-  // Begins to fetch the absent pieces. kResourceExhausted: there is no room for them. kCancelled.
-  StatusOr<std::unique_ptr<WeightLoading>> Begin(const LoadingRequest& request, const std::function<bool()>& cancelled);
+  // Begins to fetch the absent pieces. kResourceExhausted: there is no room for them.
+  StatusOr<std::unique_ptr<WeightLoading>> Begin(const LoadingRequest& request);
 
  private:
   const WeightCache cache_;
@@ -83,7 +91,7 @@ class WeightStock {
   RingKey key_ GYRE_GUARDED_BY(mutex_){};
 };
 
-// Hashes the unchecked pieces with `threads` threads. Returns the wrong or absent ones, in their order; none if
+// Checks the pieces with at most `threads` threads. Returns the wrong or absent ones, in their order; none if
 // `cancelled` ended it.
 std::vector<uint32_t> CheckPieces(PieceStore& store, const std::vector<uint32_t>& pieces, int threads,
                                   const std::function<bool()>& cancelled);

@@ -167,7 +167,7 @@ Status CheckKvType(KvType type, const LayerSpec& spec) {
   if (!KvHasScales(type)) return absl::OkStatus();
   for (const size_t width : {static_cast<size_t>(v.head_dim), v.ValueDim()}) {
     if (width % kKvBlock == 0) continue;
-    return InvalidArgument("a KV cache of {} needs heads of a multiple of {}, this model's have {}: use --kv-type f16",
+    return InvalidArgument("--kv-type {}: it needs heads of a multiple of {}, this model's have {}; f16 takes any",
                            KvTypeName(type), kKvBlock, width);
   }
   return absl::OkStatus();
@@ -225,6 +225,8 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
+  // The system reads the whole layer while its first matrices are packed.
+  ForEachMatrix(w, [](const WeightView& v) { HintRead({v.data, v.bytes()}, ReadHint::kSoon); });
   const auto files = model.files();
   bool in_place = false;
   auto pack = [&](const WeightView& v) {
@@ -262,10 +264,12 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
   Ends ends;
   if (first) {
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
+    HintRead({embedding.data, embedding.bytes()}, ReadHint::kSoon);
     ends.embedding = queue.Pack(embedding, done);
   }
   if (last) {
     GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
+    HintRead({head.output.data, head.output.bytes()}, ReadHint::kSoon);
     ends.vectors = DeviceVectors::Upload(std::span(&head.final_norm, 1), queue);
     ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
     queue.Finish();

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/coding.h"
+#include "transport/queued_link.h"
 #include "worker/settle.h"
 
 namespace gyre {
@@ -54,7 +55,11 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 
 PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue,
                        std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts, uint64_t mirror)
-    : link_(std::move(link)), source_(std::move(source)), queue_(queue), counts_(counts), mirror_(mirror) {
+    : link_(MakeQueuedLink(std::move(link))),
+      source_(std::move(source)),
+      queue_(queue),
+      counts_(counts),
+      mirror_(mirror) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -85,8 +90,7 @@ Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
   return absl::OkStatus();
 }
 
-Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence,
-                       const std::function<bool()>& cancelled) {
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence) {
   PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
                     .from = from,
                     .since = c.since,
@@ -96,7 +100,7 @@ Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration
                     .mirror = mirror_,
                     .only = only};
   if (!c.started || only) request.check = c.live;
-  return AskForPages(*link_, epoch, request, silence, cancelled);
+  return AskForPages(*link_, epoch, request, silence);
 }
 
 Status PagePuller::Take(const Pages& p, uint64_t* count) {
@@ -144,15 +148,11 @@ Status PagePuller::Verify(const Copied& c) const {
   return absl::OkStatus();
 }
 
-Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence,
-                   const std::function<bool()>& cancelled) {
+Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence) {
   Encoder out;
   EncodePullPages(request, &out);
   const ByteSpan parts[] = {out.bytes()};
-  const Status status = link.Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence), [&] {
-    if (cancelled()) link.Close();
-  });
-  return !status.ok() && cancelled() ? absl::CancelledError("the plan was given up") : status;
+  return link.Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence));
 }
 
 StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const std::function<bool()>& cancelled,
@@ -218,7 +218,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
         ++next;
         continue;
       }
-      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, only, silence, cancelled));
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, only, silence));
       ++next;
       ++outstanding;
     }
@@ -229,7 +229,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
     if (pages.next == kMoreFollows) continue;
     --outstanding;
     if (pages.next == kNoBlock) continue;
-    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, only, silence, cancelled));
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, only, silence));
     ++outstanding;
   }
   if (only) return count;

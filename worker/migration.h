@@ -36,8 +36,7 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 // The receiver's side, one request and one frame of its answer. `came`: pages so far, for the message. The pages point
 // into `frame`. kCancelled, kDeadlineExceeded (nothing came for `silence`), kUnavailable (also what the source says),
 // kDataLoss.
-Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence,
-                   const std::function<bool()>& cancelled);
+Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence);
 StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const std::function<bool()>& cancelled,
                              Frame* frame);
 
@@ -78,7 +77,7 @@ class PagePuller {
 
   StatusOr<uint64_t> TryRound(Epoch epoch, const std::vector<BlockId>* blocks, bool only, Duration silence,
                               const std::function<bool()>& cancelled);
-  Status Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence, const std::function<bool()>& cancelled);
+  Status Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration silence);
   Status FindLive(const std::vector<BlockId>* blocks);
   Status Take(const Pages& pages, uint64_t* count);
   Status Verify(const Copied& c) const;

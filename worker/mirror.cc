@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "worker/catch_exhausted.h"
 #include "worker/migration.h"
 
@@ -162,7 +163,7 @@ MirrorState MirrorStore::state() const {
 }
 
 void Mirror::Start() {
-  thread_ = std::thread([this] { worker_.guard("mirror", [this] { Loop(); }); });
+  thread_ = MakeThread("mirror", [this] { worker_.guard("mirror", [this] { Loop(); }); });
 }
 
 void Mirror::Close() {
@@ -286,8 +287,7 @@ Status Mirror::Connect(const std::shared_ptr<Work>& work) {
 StatusOr<bool> Mirror::Round(const std::shared_ptr<Work>& work) {
   const MirrorOrder& order = work->order;
   const auto ask = [&](uint32_t layer, BlockId from) {
-    return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence,
-                       [] { return false; });  // Close ends it
+    return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence);
   };
   std::set<uint32_t> started;
   uint64_t count = 0, step = UINT64_MAX, counted = 0;

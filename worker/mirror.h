@@ -93,9 +93,11 @@ class Mirror {
  public:
   // options: outlives it.
   Mirror(const WorkerOptions& options, WorkerCalls worker) : options_(options), worker_(std::move(worker)) {}
-  void Start();
+  void Start();  // throws std::system_error
   void Close();
-  void Join() { thread_.join(); }
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
 
   // Any thread, all that follow. A plan is prepared by which there is something to mirror. `dial`: makes the link to
   // the source, on the mirror's thread; it is called when the plan serves, and again when a link has failed.

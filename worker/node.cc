@@ -12,12 +12,14 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/ring_address.h"
+#include "base/thread.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "proto/coordinators.h"
 #include "proto/credentials.h"
+#include "worker/catch_exhausted.h"
 #include "worker/event_outbox.h"
 #include "worker/node_identity.h"
 #include "worker/node_membership.h"
@@ -153,7 +155,7 @@ void Node::DropWorker() {
 Status Node::Run() {
   GYRE_ASSIGN_OR_RETURN(coordinators_, Coordinators::Parse(options_.join));
   GYRE_ASSIGN_OR_RETURN(name_, identity_.WorkerName(options_.name));
-  bool waiting = false;
+  std::string waiting;  // why, as it was said; empty: it does not wait
   Status end;
   while (!Ends()) {
     if (membership_.RunsOut(Clock::now(), options_.orphan_timeout)) EndSession();
@@ -173,16 +175,21 @@ Status Node::Run() {
     if (!status.ok()) {
       const LeaderAnswer answer = ReadLeader(context);
       if (coordinators_.Next(answer.leader)) continue;
-      if (!std::exchange(waiting, true)) {
-        const bool several = coordinators_.several();
-        Say(several ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_,
-                                  WhyNotReached(status))
-                    : fmt::format("waiting for the coordinator at {}: {}", at_, WhyNotReached(status)));
+      if (!coordinators_.several() && SpeaksNoGrpc(status)) {
+        end = FailedPrecondition("no coordinator answers at {}: {}", at_, WhyNotReached(status));
+        break;
+      }
+      // Several coordinators are asked in turn, each with a reason of its own: the first one is enough.
+      const bool several = coordinators_.several();
+      if (const std::string why = WhyNotReached(status); waiting.empty() || (!several && waiting != why)) {
+        waiting = why;
+        Say(several ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_, why)
+                    : fmt::format("waiting for the coordinator at {}: {}", at_, why));
       }
       Sleep(milliseconds(500));
       continue;
     }
-    waiting = false;
+    waiting.clear();
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
     if (end.ok() && !MayJoin(*facts)) {
@@ -293,7 +300,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   const auto stream = stub.Attach(&context);
   // From the hello on, as the coordinator may be there and say nothing.
   std::atomic<bool> ended{false};
-  std::thread watcher([&] {
+  StatusOr<std::thread> watcher = StartThread("attached", [&] {
     std::shared_ptr<const Identity> checked = identity_.current();
     while (!ended && !Ends()) {
       std::this_thread::sleep_for(milliseconds(50));
@@ -309,9 +316,10 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
     }
     if (!ended) context.TryCancel();
   });
-  const Status status = Stay(context, *stream);
+  GYRE_RETURN_IF_ERROR(watcher.status());
+  const Status status = CatchExhausted([&] { return Stay(context, *stream); });
   ended = true;
-  watcher.join();
+  watcher->join();
   return status;
 }
 
@@ -345,7 +353,7 @@ Status Node::Stay(grpc::ClientContext& context, NodeReports::Stream& stream) {
     const LayerRange kept = membership_.active() ? worker.running_layers() : LayerRange{};
     membership_.Begin(welcome->term);
     Say(fmt::format("joined {} as {}, ring at {}", at_, name, TcpPart(port_->ring().address())));
-    if (kept.size() > 0) Say(fmt::format("layers {} are still here", FormatRange(kept)));
+    if (kept.size() > 0) Say(fmt::format("{} {} still here", LayersText(kept), kept.size() == 1 ? "is" : "are"));
   }
   worker.control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
   attached_ = true;
@@ -366,14 +374,16 @@ Status Node::Stay(grpc::ClientContext& context, NodeReports::Stream& stream) {
   if (absl::IsCancelled(status)) status = Unavailable("it stopped, or heard nothing of this worker for too long");
   membership_.Detach(Clock::now());
   GYRE_RETURN_IF_ERROR(worker_.Fatal());
-  if (!stopped_() && !dismissed_) Say(fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
+  if (stopped_() || dismissed_) return absl::OkStatus();
+  Say(Message(status) == kCoordinatorStops ? fmt::format("the coordinator at {} has ended; waiting for it", at_)
+                                           : fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped) {
-  return Node(options, stopped).Run();
+  return CatchExhausted([&] { return Node(options, stopped).Run(); });
 }
 
 }  // namespace gyre

@@ -45,9 +45,13 @@ class NodeModel {
   std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   // The store of a model whose weights are fetched.
   StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub, const WeightCache& cache);
-  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
-  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
-  void CompareLater(v1::Cluster::Stub& stub, WeightStock& stock);
+  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset);
+  // The store over this machine's file, whose layers are compared with the coordinator's manifest when they are loaded;
+  // the header is compared here. null: the coordinator has no manifest. kFailedPrecondition: the two files differ.
+  StatusOr<std::shared_ptr<PieceStore>> Compare(const std::shared_ptr<const Model>& model, v1::Cluster::Stub& stub,
+                                                const WeightCache& cache);
+  // Says at times how far the coordinator's hashing of its model is.
+  std::function<bool(uint64_t done, uint64_t all, bool hashing)> WhileItHashes();
 
   const NodeOptions& options_;
   const std::function<bool()> ends_;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/member_load.h"
+#include "base/thread.h"
 #include "proto/control_codec.h"
 
 namespace gyre {
@@ -16,7 +17,7 @@ constexpr auto kLooksAtDisk = std::chrono::seconds(3);
 
 NodeReports::NodeReports(Stream& stream, Sources sources) : stream_(stream), sources_(std::move(sources)) {
   if (sources_.room) room_.emplace(sources_.room, kLooksAtDisk);
-  thread_ = std::thread([this] { Run(); });
+  thread_ = MakeThread("reports", [this] { Run(); });
 }
 
 void NodeReports::Stop() {

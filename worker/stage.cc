@@ -89,6 +89,9 @@ Status Stage::CheckRequests(const SeqRows& s) const {
     if (!r.mask.empty() && r.mask.size() != (vocab_ + 63) / 64) {
       return InvalidArgument("sequence {}: a mask of {} words, expected {}", seq, r.mask.size(), (vocab_ + 63) / 64);
     }
+    if (parts_.last && r.mask_number && masks_.Find(*r.mask_number).empty()) {
+      return InvalidArgument("sequence {}: there is no mask {}", seq, *r.mask_number);
+    }
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "worker/forward.h"
 #include "worker/layer.h"
 #include "worker/layer_clock.h"
+#include "worker/mask_table.h"
 #include "worker/selected_logits.h"
 
 namespace gyre {
@@ -49,6 +50,8 @@ class Stage {
   uint64_t cut() const { return cut_; }
   // The ids of the rows, if the next stage needs them beside rows().
   std::span<const TokenId> tokens() const { return side_width_ > 0 ? std::span(ids_) : std::span<const TokenId>(); }
+  // REQUIRES: the last stage. Later steps name these masks by their numbers. Throws what ops throw.
+  void SetMasks(const std::vector<NumberedMask>& masks);
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
   LogitsAnswer Answer(const LogitsQuestion& question);
 
@@ -103,6 +106,7 @@ class Stage {
   std::vector<uint32_t> headed_numbers_, hidden_numbers_;  // among the logit rows
   std::vector<size_t> hidden_answers_;
   SelectedLogits selected_;
+  MaskTable masks_;
   // Normalized hidden states [kKeptRows][dim] of the last sampled rows, and whose they are.
   DeviceBuffer<float> kept_;
   std::vector<LogitsQuestion> kept_keys_;

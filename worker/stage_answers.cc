@@ -79,7 +79,8 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     Asked& a = asked[i];
     if (&request != uploaded) {
       touched = backend_.Upload(std::span<const TokenId>(request.touched));
-      mask = backend_.Upload(std::span<const uint64_t>(request.mask));
+      mask = request.mask_number ? masks_.Find(*request.mask_number)
+                                 : backend_.Upload(std::span<const uint64_t>(request.mask));
       uploaded = &request;
     }
     switch (request.mode) {
@@ -100,7 +101,7 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     }
     if (!request.logprobs) continue;
     const bool targets = request.mode == RowMode::kTargets;
-    const bool top = request.mode == RowMode::kTopK && request.touched.empty() && request.mask.empty();
+    const bool top = request.mode == RowMode::kTopK && request.touched.empty() && mask.empty();
     a.sum_all = targets || top ? a.sum : selected_.AskLogSumExp(logits, 1.0, {}, {});
     a.best = top && request.k >= *request.logprobs ? a.top : selected_.AskBest(logits, *request.logprobs, {}, {});
   }
@@ -125,6 +126,8 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     out.values.assign(a.all.begin(), a.all.end());
   }
 }
+
+void Stage::SetMasks(const std::vector<NumberedMask>& masks) { masks_.Set(masks, backend_); }
 
 void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {
   float* kept = kept_.EnsureCapacity(backend_.device(), kKeptRows * dim_);

@@ -7,8 +7,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/thread.h"
+#include "transport/queued_link.h"
 #include "worker/catch_exhausted.h"
 
 namespace gyre {
@@ -16,7 +19,7 @@ namespace gyre {
 using std::chrono::milliseconds;
 
 void StageLoader::Start() {
-  thread_ = std::thread([this] { worker_.guard("loader", [this] { Loop(); }); });
+  thread_ = MakeThread("loader", [this] { worker_.guard("loader", [this] { Loop(); }); });
 }
 
 void StageLoader::Close() {
@@ -341,7 +344,7 @@ Status StageLoader::BeginFetch(const PrepareRequest& request, const Present& pre
     if (present.Find(i) == nullptr) wanted.layers.push_back(i);
   }
   const Epoch epoch = request.plan.epoch;
-  GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, [&] { return Cancelled(epoch); }));
+  GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted));
   if (loading_->to_fetch_bytes() > 0) SayProgress(epoch);
   return absl::OkStatus();
 }
@@ -376,8 +379,9 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
     }
     layers.push_back(std::move(layer));
   }
-  Log(LogLevel::kInfo, "{}: plan {}: {} of the {} layers were loaded, the others were here", options_.name,
-      epoch.number, loaded, range.size());
+  Log(LogLevel::kInfo, "{}: plan {}: loaded {} of {}{}", options_.name, epoch.number, loaded,
+      Counted(static_cast<uint64_t>(range.size()), "layer"),
+      static_cast<uint64_t>(loaded) < static_cast<uint64_t>(range.size()) ? "; the others were here" : "");
   return layers;
 }
 
@@ -439,7 +443,7 @@ Status StageLoader::Wire(const PrepareRequest& request, PreparedStage* prepared)
   }
   if (!in.ok()) return Annotate(in.status(), kLinkFromStageBefore);
   prepared->in = *std::move(in);
-  prepared->out = *std::move(dialed);
+  prepared->out = MakeQueuedLink(*std::move(dialed), options_.queued_bytes);
   return absl::OkStatus();
 }
 

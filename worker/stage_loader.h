@@ -28,9 +28,11 @@ class StageLoader {
   // options, mirror: outlive the loader.
   StageLoader(const WorkerOptions& options, WorkerCalls worker, Mirror* mirror)
       : options_(options), worker_(std::move(worker)), mirror_(mirror) {}
-  void Start();
+  void Start();  // throws std::system_error
   void Close();
-  void Join() { thread_.join(); }
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
 
   // Any thread, all that follow. The first three do what StageControl says.
   void Prepare(const PrepareRequest& request);

@@ -48,7 +48,7 @@ Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedSt
   const StageParts& parts = prepared.stage->parts();
   for (const LayerSource& source : request.sources) {
     if (source.layers.begin < parts.range.begin || source.layers.end > parts.range.end || source.layers.size() <= 0) {
-      return InvalidArgument("pages of layers {} are to be copied, the stage has {}", FormatRange(source.layers),
+      return InvalidArgument("pages of {} are to be copied, the stage has {}", LayersText(source.layers),
                              FormatRange(parts.range));
     }
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "worker/catch_exhausted.h"
 #include "worker/migration.h"
 #include "worker/settle.h"
@@ -30,7 +31,7 @@ void AddTimes(const FrameHeader& came, Duration computed, bool queued, FrameHead
 }  // namespace
 
 void StageRunner::Start() {
-  thread_ = std::thread([this] { worker_.guard("stage", [this] { Loop(); }); });
+  thread_ = MakeThread("stage", [this] { worker_.guard("stage", [this] { Loop(); }); });
 }
 
 void StageRunner::Close() {
@@ -100,8 +101,8 @@ void StageRunner::OnFrame(Frame& frame) {
     ++dropped_;
     return;
   }
-  // A question belongs to no step; an error stands in a step's place.
-  if (frame.header.kind != FrameKind::kLogitsQuestion) {
+  // Questions and masks belong to no step; an error stands in a step's place.
+  if (frame.header.kind != FrameKind::kLogitsQuestion && frame.header.kind != FrameKind::kMasks) {
     constexpr uint64_t kMost = uint64_t{1} << 62;  // no step has this number
     step_taken_ = static_cast<uint64_t>(frame.header.step);
     step_count_ = std::max(step_count_ + 1, std::min(step_taken_.load(), kMost));
@@ -110,6 +111,7 @@ void StageRunner::OnFrame(Frame& frame) {
     case FrameKind::kTokens:
     case FrameKind::kHidden: return RunStep(frame);
     case FrameKind::kLogitsQuestion: return OnQuestion(frame);
+    case FrameKind::kMasks: return OnMasks(frame);
     default: {  // a step that an earlier stage failed, passed on in its place
       const ByteSpan parts[] = {frame.payload};
       return Send(frame.header, parts);
@@ -169,6 +171,7 @@ Status StageRunner::TryStep(const Frame& frame) {
     EncodeStepAnswer(answer_, &encoder_);
     header.kind = FrameKind::kAnswer;
     const ByteSpan parts[] = {encoder_.bytes()};
+    answers_sent_ += answer_.rows.size();
     answer_bytes_sent_ += kFrameHeaderBytes + encoder_.bytes().size();
     Send(header, parts);
   } else {
@@ -247,14 +250,32 @@ void StageRunner::OnQuestion(const Frame& frame) {
   Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
 }
 
+// A mask that is lost here is unknown to the steps that name it, which fail then.
+void StageRunner::OnMasks(const Frame& frame) {
+  Stage& stage = *running_->stage;
+  if (!stage.parts().last) {
+    const ByteSpan parts[] = {frame.payload};
+    return Send(frame.header, parts);
+  }
+  const auto vocab = static_cast<uint32_t>(stage.parts().model->spec().vocab);
+  const Status status = CatchExhausted([&]() -> Status {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<NumberedMask> masks, DecodeMasks(frame.payload, vocab));
+    stage.SetMasks(masks);
+    return absl::OkStatus();
+  });
+  if (status.ok()) return;
+  ++dropped_;
+  Log(LogLevel::kWarn, "{}: {}", options_.name, Message(status));
+}
+
 void StageRunner::Send(FrameHeader header, std::span<const ByteSpan> parts) {
   {
     MutexLock lock(&mutex_);
     sending_ = true;
     if (commits_ > 0) running_->out->Close();
   }
-  // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
-  // its heartbeats, and the next plan's Commit ends this wait.
+  // It waits only where more is queued than the link takes: the next stage does not read while it computes, and a step
+  // may take minutes. A machine that is gone is noticed by its heartbeats, and the next plan's Commit ends this wait.
   const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(10)));
   {
     MutexLock lock(&mutex_);
@@ -266,7 +287,7 @@ void StageRunner::Send(FrameHeader header, std::span<const ByteSpan> parts) {
 // A stage that loses one link closes the other, so the end travels round the ring to the coordinator.
 void StageRunner::BreakLinks(const Status& why) {
   if (!stopping_)
-    Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
+    Log(LogLevel::kInfo, "{}: plan {} runs no more: {}", options_.name, running_->epoch.number, Message(why));
   running_->in->Close();
   running_->out->Close();
   broken_ = true;

@@ -36,10 +36,12 @@ class StageRunner {
   // options: outlives the runner.
   StageRunner(const WorkerOptions& options, WorkerCalls worker, StageRunnerCalls loader)
       : options_(options), worker_(std::move(worker)), loader_(std::move(loader)) {}
-  void Start();
+  void Start();  // throws std::system_error
   // Asks the thread to end. Close the pages' links between Close and Join, as their threads wait for jobs.
   void Close();
-  void Join() { thread_.join(); }
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
 
   // Any thread, all that follow.
   // Runs `job` on the stage's thread, between steps.
@@ -67,6 +69,7 @@ class StageRunner {
   WorkerStats stats() const { return {record_.steps(), step_errors_, dropped_, 0, rows_sent_, row_bytes_sent_}; }
   StepRecord& record() { return record_; }
   const StepRecord& record() const { return record_; }
+  uint64_t answers() const { return answers_sent_; }
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   size_t weight_bytes() const { return weight_bytes_; }
   uint64_t last_step() const { return step_count_; }
@@ -87,6 +90,7 @@ class StageRunner {
   Status CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const;
   ByteSpan RowsToSend(const Stage& stage);
   void OnQuestion(const Frame& frame);
+  void OnMasks(const Frame& frame);
   void Send(FrameHeader header, std::span<const ByteSpan> parts);
   void BreakLinks(const Status& why);
   void OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset);
@@ -121,7 +125,8 @@ class StageRunner {
   Encoder encoder_;
   StepAnswer answer_;
 
-  std::atomic<uint64_t> step_errors_{0}, dropped_{0}, rows_sent_{0}, row_bytes_sent_{0}, answer_bytes_sent_{0};
+  std::atomic<uint64_t> step_errors_{0}, dropped_{0}, rows_sent_{0}, row_bytes_sent_{0};
+  std::atomic<uint64_t> answers_sent_{0}, answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::atomic<uint64_t> step_taken_{0};  // the last step of the running plan that came
   // The last step that came of any plan, and what pages are stamped with. It rises with each step, also if another

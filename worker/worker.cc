@@ -35,9 +35,14 @@ class Worker::Impl : public StageControl {
                       .check = [this](const std::string& peer, Epoch epoch,
                                       const PullPages& request) { return loader_.CheckPull(peer, epoch, request); },
                       .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
-    runner_.Start();
-    loader_.Start();
-    mirror_.Start();
+    try {
+      runner_.Start();
+      loader_.Start();
+      mirror_.Start();
+    } catch (...) {
+      Stop();  // those that run
+      throw;
+    }
   }
 
   void Stop() {
@@ -168,6 +173,7 @@ MemberLoad Worker::TakeLoad() {
       .rows_sent = stats.rows_sent,
       .row_bytes_sent = stats.row_bytes_sent,
       .round_trip_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count()),
+      .answers_sent = impl_->runner().answers(),
       .answer_bytes_sent = impl_->runner().answer_bytes(),
       .step_times = impl_->runner().record().times(),
       .transport = out == nullptr ? Transport::kAuto : out->transport(),

@@ -29,13 +29,17 @@ struct WorkerOptions {
   // One of its threads has ended by an exception, so the worker is of no more use: called on that thread, with the last
   // words. Must neither block nor destroy the worker. Empty: the process says them and ends.
   std::function<void(const Status&)> on_fatal;
-  // Tests change these. Bytes of a frame that it sends; time for exporting pages between two steps, at least.
-  uint64_t max_payload = kMaxPayload;
-  Duration export_slice = std::chrono::milliseconds(5);
-  // Without an answer of pages, which are read between two steps of the source: as long as a step may take.
+  // Only tests change what follows.
+  uint64_t max_payload = kMaxPayload;  // bytes of a frame that the worker sends
+  // The bytes that may wait to be sent to the next stage before the stage's thread waits, too. A large prompt has
+  // several steps of this size.
+  size_t queued_bytes = size_t{32} << 20;
+  Duration export_slice = std::chrono::milliseconds(5);  // the least time for exporting pages between two steps
+  // Copying pages fails when none come for this long. The source reads them between two steps, and a step may take
+  // long.
   Duration bulk_silence = std::chrono::minutes(10);
-  // A recall is given up, and what is missing is computed again, when nothing comes for so long; after so long at most;
-  // and after so long where no sequence waits for the rest.
+  // A recall ends when nothing comes for `recall_silence`, after `recall_limit` in any case, and after `recall_rest` if
+  // no sequence waits for what is missing. What is missing then is computed again.
   Duration recall_silence = std::chrono::seconds(2);
   Duration recall_limit = std::chrono::seconds(5);
   Duration recall_rest = std::chrono::milliseconds(500);

@@ -1,21 +1,17 @@
 #include "coordinator/http/admission.h"
 
+#include "absl/strings/ascii.h"
 #include "coordinator/http/request_log.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
 namespace {
 
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
-// The content type is application/json with or without parameters, or missing.
+// Whether a body of this content type can be JSON: the type is application/json, with or without parameters, or it is
+// not said.
 bool MayBeJson(const std::string* type) {
   if (type == nullptr || type->empty()) return true;
-  std::string name = Lower(type->substr(0, type->find(';')));
+  std::string name = absl::AsciiStrToLower(type->substr(0, type->find(';')));
   while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.pop_back();
   return name == "application/json";
 }
@@ -33,14 +29,17 @@ std::optional<ApiError> CheckRole(const ServerCore& core, const Route& route, co
 
 std::optional<ApiError> CheckBodyType(const HttpRequest& request) {
   if (request.method != "POST") return std::nullopt;
-  if (!MayBeJson(request.Header("content-type"))) {
+  // curl -d, as ollama's own examples have it, sends another type. A browser says where its request comes from.
+  const bool browser = request.Header("origin") != nullptr || request.Header("sec-fetch-site") != nullptr;
+  const bool any_type = StyleOf(request.path) == ApiStyle::kOllama && !browser;
+  if (!any_type && !MayBeJson(request.Header("content-type"))) {
     return ApiError{.status = 415,
                     .message =
                         "the body must be application/json; say so by the header Content-Type: application/json "
                         "(curl: -H 'Content-Type: application/json')"};
   }
   const std::string* coding = request.Header("content-encoding");
-  if (coding != nullptr && !coding->empty() && Lower(*coding) != "identity") {
+  if (coding != nullptr && !coding->empty() && absl::AsciiStrToLower(*coding) != "identity") {
     return ApiError{.status = 415, .message = "the body must not have a Content-Encoding"};
   }
   return std::nullopt;

@@ -1,17 +1,33 @@
 #include "coordinator/http/answer_parts.h"
 
+#include "coordinator/http/json_text.h"
 #include "fmt/format.h"
+#include "model/chat_template.h"
 #include "model/weights.h"
 
 namespace gyre::http {
 namespace {
 
-std::vector<AnswerSplitter::Piece> Content(const std::string& text) {
+std::vector<AnswerDelta> Content(const std::string& text) {
   if (text.empty()) return {};
-  return {{false, text}};
+  return {{.kind = AnswerDelta::Kind::kContent, .text = text}};
+}
+
+bool IsHosted(std::string_view model) {
+  for (const std::string_view beginning : {"claude-", "gpt-", "chatgpt-", "text-embedding-"}) {
+    if (model.substr(0, beginning.size()) == beginning) return true;
+  }
+  // o1, o3-mini and their kin.
+  return model.size() > 1 && model[0] == 'o' && model[1] >= '1' && model[1] <= '9' &&
+         (model.size() == 2 || model[2] == '-');
 }
 
 }  // namespace
+
+bool ApiContext::Serves(std::string_view model) const {
+  if (Has(model)) return true;
+  return !model.empty() && (other_names == OtherNames::kAny || (other_names == OtherNames::kHosted && IsHosted(model)));
+}
 
 std::optional<ApiError> CheckModel(const ApiContext& context, const std::string& model) {
   if (context.Serves(model)) return std::nullopt;
@@ -22,19 +38,54 @@ std::optional<ApiError> CheckModel(const ApiContext& context, const std::string&
                   .code = "model_not_found"};
 }
 
-AnswerParts::AnswerParts(const ApiContext& context, std::span<const TokenId> prompt) {
+std::string ChatTemplateSource(const ApiContext& context) {
+  const StatusOr<ChatTemplate> chat = ChatTemplate::ForModel(context.service.model());
+  return chat.ok() ? ValidUtf8(chat->source()) : std::string();
+}
+
+AnswerParts::AnswerParts(const ApiContext& context, std::span<const TokenId> prompt, Asked asked)
+    : parallel_(asked.parallel) {
   const Model& model = context.service.model();
-  if (!context.split_reasoning || model.tokenizer() == nullptr) return;
+  if (model.tokenizer() == nullptr) return;
   AnswerFormat format = FindAnswerFormat(model.chat_template(), *model.tokenizer(), prompt);
-  if (format.marked()) splitter_.emplace(std::move(format));
+  const bool calls = !asked.tools.empty() && format.tools != nullptr;
+  const bool reasoning = asked.reasoning && context.split_reasoning;
+  if (!reasoning) {
+    format.open.clear();
+    format.close.clear();
+  }
+  if (calls || (reasoning && format.marked())) reader_.emplace(std::move(format), std::move(asked.tools));
 }
 
-std::vector<AnswerSplitter::Piece> AnswerParts::Push(const TokenEvent& event) {
-  return splitter_ ? splitter_->Push(event.token, event.text) : Content(event.text);
+std::vector<AnswerDelta> AnswerParts::Note(std::vector<AnswerDelta> deltas) {
+  std::vector<AnswerDelta> out;
+  for (AnswerDelta& delta : deltas) {
+    if (called_ && !parallel_) break;
+    called_ |= delta.kind == AnswerDelta::Kind::kCallEnd;
+    out.push_back(std::move(delta));
+  }
+  return out;
 }
 
-std::vector<AnswerSplitter::Piece> AnswerParts::Finish(const Finished& event) {
-  return splitter_ ? splitter_->Finish(event.text) : Content(event.text);
+std::vector<AnswerDelta> AnswerParts::Push(const TokenEvent& event) {
+  return reader_ ? Note(reader_->Push(event.token, event.text)) : Content(event.text);
+}
+
+std::vector<AnswerDelta> AnswerParts::Finish(const Finished& event) {
+  if (!reader_) return Content(event.text);
+  return Note(reader_->Finish(event.text, event.reason == FinishReason::kLength));
+}
+
+void Merge(std::vector<AnswerDelta> deltas, std::vector<AnswerDelta>* all) {
+  using Kind = AnswerDelta::Kind;
+  for (AnswerDelta& delta : deltas) {
+    const bool alone = delta.kind == Kind::kCall || delta.kind == Kind::kCallEnd;
+    if (alone || all->empty() || all->back().kind != delta.kind) {
+      all->push_back(std::move(delta));
+    } else {
+      all->back().text += delta.text;
+    }
+  }
 }
 
 }  // namespace gyre::http

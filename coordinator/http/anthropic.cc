@@ -1,5 +1,6 @@
 #include "coordinator/http/anthropic.h"
 
+#include "boost/json/parse.hpp"
 #include "coordinator/http/answer_parts.h"
 #include "coordinator/http/anthropic_request.h"
 #include "coordinator/http/generation.h"
@@ -12,8 +13,9 @@ namespace {
 
 namespace json = boost::json;
 
-const char* StopReason(const Finished& end) {
+const char* StopReason(const Finished& end, bool called) {
   if (end.reason == FinishReason::kLength) return "max_tokens";
+  if (called && end.stop.empty()) return "tool_use";
   return end.stop.empty() ? "end_turn" : "stop_sequence";
 }
 
@@ -31,12 +33,43 @@ json::object UsageOf(const Usage& usage) {
   return out;
 }
 
-json::object Block(bool reasoning, std::string text) {
+json::object Block(bool reasoning, const std::string& text) {
   json::object block;
   block["type"] = reasoning ? "thinking" : "text";
-  block[reasoning ? "thinking" : "text"] = std::move(text);
+  block[reasoning ? "thinking" : "text"] = text;
   if (reasoning) block["signature"] = "";
   return block;
+}
+
+json::object CallBlock(const std::string& id, const std::string& name, json::object input) {
+  return {{"type", "tool_use"}, {"id", id}, {"name", ValidUtf8(name)}, {"input", std::move(input)}};
+}
+
+// The content of a whole answer. Arguments that are no JSON object are one with the field "raw".
+json::array Blocks(const std::vector<AnswerDelta>& parts, const std::string& answer) {
+  json::array blocks;
+  size_t calls = 0;
+  for (const AnswerDelta& part : parts) {
+    switch (part.kind) {
+      case AnswerDelta::Kind::kReasoning:
+      case AnswerDelta::Kind::kContent:
+        blocks.push_back(Block(part.kind == AnswerDelta::Kind::kReasoning, part.text));
+        break;
+      case AnswerDelta::Kind::kCall:
+        blocks.push_back(CallBlock(CallId("toolu_", answer, 0, calls++), part.text, {}));
+        break;
+      case AnswerDelta::Kind::kArguments: {
+        boost::system::error_code error;
+        const std::string text = ValidUtf8(part.text);
+        const json::value value = json::parse(text, error);
+        const bool object = !error && value.is_object();
+        blocks.back().get_object()["input"] = object ? value : json::value(json::object{{"raw", text}});
+        break;
+      }
+      case AnswerDelta::Kind::kCallEnd: break;
+    }
+  }
+  return blocks;
 }
 
 json::object MessageObject(const Exchange& exchange, const std::string& model) {
@@ -54,7 +87,7 @@ json::object MessageObject(const Exchange& exchange, const std::string& model) {
 // The events of one streamed message, written as they come.
 class MessageStream {
  public:
-  explicit MessageStream(json::object message) : message_(std::move(message)) {}
+  MessageStream(json::object message, std::string answer) : message_(std::move(message)), answer_(std::move(answer)) {}
 
   std::string Start(size_t prompt_tokens) {
     json::object usage;
@@ -68,24 +101,34 @@ class MessageStream {
     event["message"] = std::move(message_);
     return SseEvent(WriteJson(event), "message_start") + SseEvent(R"({"type":"ping"})", "ping");
   }
-  std::string Add(const std::vector<AnswerSplitter::Piece>& pieces) {
+  std::string Add(const std::vector<AnswerDelta>& deltas) {
+    using Kind = AnswerDelta::Kind;
     std::string out;
-    for (const AnswerSplitter::Piece& piece : pieces) {
-      if (!open_ || reasoning_ != piece.reasoning) out += Open(piece.reasoning);
-      const char* type = piece.reasoning ? "thinking" : "text";
-      out +=
-          SseEvent(fmt::format(R"({{"type":"content_block_delta","index":{},"delta":{{"type":"{}_delta","{}":{}}}}})",
-                               index_, type, type, WriteJson(json::value(piece.text))),
-                   "content_block_delta");
+    for (const AnswerDelta& delta : deltas) {
+      switch (delta.kind) {
+        case Kind::kCall:
+          out += Open(Kind::kArguments, CallBlock(CallId("toolu_", answer_, 0, calls_++), delta.text, {}));
+          break;
+        case Kind::kCallEnd: out += Close(); break;
+        case Kind::kArguments: out += BlockDelta("input_json_delta", "partial_json", ValidUtf8(delta.text)); break;
+        case Kind::kReasoning:
+        case Kind::kContent: {
+          const bool reasoning = delta.kind == Kind::kReasoning;
+          if (!open_ || kind_ != delta.kind) out += Open(delta.kind, Block(reasoning, ""));
+          out += reasoning ? BlockDelta("thinking_delta", "thinking", delta.text)
+                           : BlockDelta("text_delta", "text", delta.text);
+          break;
+        }
+      }
     }
     return out;
   }
-  std::string End(const Finished& end) {
+  std::string End(const Finished& end, bool called) {
     std::string out;
-    if (!open_) out += Open(false);
+    if (index_ < 0) out += Open(AnswerDelta::Kind::kContent, Block(false, ""));
     out += Close();
     json::object delta;
-    delta["stop_reason"] = StopReason(end);
+    delta["stop_reason"] = StopReason(end, called);
     delta["stop_sequence"] = StopSequence(end);
     json::object event;
     event["type"] = "message_delta";
@@ -96,14 +139,19 @@ class MessageStream {
   }
 
  private:
-  std::string Open(bool reasoning) {
+  std::string BlockDelta(const char* type, const char* field, const std::string& text) const {
+    return SseEvent(fmt::format(R"({{"type":"content_block_delta","index":{},"delta":{{"type":"{}","{}":{}}}}})",
+                                index_, type, field, WriteJson(json::value(text))),
+                    "content_block_delta");
+  }
+  std::string Open(AnswerDelta::Kind kind, json::object block) {
     std::string out = Close();
     open_ = true;
-    reasoning_ = reasoning;
+    kind_ = kind;
     json::object event;
     event["type"] = "content_block_start";
     event["index"] = ++index_;
-    event["content_block"] = Block(reasoning, "");
+    event["content_block"] = std::move(block);
     return out + SseEvent(WriteJson(event), "content_block_start");
   }
   std::string Close() {
@@ -113,15 +161,18 @@ class MessageStream {
   }
 
   json::object message_;
+  const std::string answer_;
+  size_t calls_ = 0;
   int index_ = -1;
-  bool open_ = false, reasoning_ = false;
+  bool open_ = false;
+  AnswerDelta::Kind kind_ = AnswerDelta::Kind::kContent;  // of what is open; calls have kArguments
 };
 
 Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventIds& ids, AnswerParts parts,
                               json::object message, size_t prompt_tokens) {
   HttpResponse head;
   head.content_type = "text/event-stream";
-  MessageStream stream(std::move(message));
+  MessageStream stream(std::move(message), AnswerId(exchange.request()));
   ids.AppendWhole(stream.Start(prompt_tokens), &head.body);
   co_await exchange.Begin(std::move(head));
   for (;;) {
@@ -134,7 +185,7 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventI
       if (const auto* token = std::get_if<TokenEvent>(&item->event)) events = stream.Add(parts.Push(*token));
       if (const auto* end = std::get_if<Finished>(&item->event)) {
         events = stream.Add(parts.Finish(*end));
-        events += stream.End(*end);
+        events += stream.End(*end, parts.called());
       }
       ids.AppendChoice(0, events, &bytes);
       bytes += CommentOf(item->event);
@@ -149,31 +200,19 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventI
 }
 
 Awaitable<void> WholeMessage(Exchange& exchange, Generation& generation, AnswerParts parts, json::object message) {
-  std::vector<AnswerSplitter::Piece> all;
-  const auto add = [&all](std::vector<AnswerSplitter::Piece> pieces) {
-    for (AnswerSplitter::Piece& piece : pieces) {
-      if (all.empty() || all.back().reasoning != piece.reasoning) {
-        all.push_back(std::move(piece));
-      } else {
-        all.back().text += piece.text;
-      }
-    }
-  };
+  std::vector<AnswerDelta> all;
   for (;;) {
     const std::optional<Generation::Item> item = co_await generation.Next();
     if (!item) co_return;  // the client is gone
-    if (const auto* token = std::get_if<TokenEvent>(&item->event)) add(parts.Push(*token));
+    if (const auto* token = std::get_if<TokenEvent>(&item->event)) Merge(parts.Push(*token), &all);
     if (const std::optional<ApiError> error = ErrorOf(item->event)) {
-      HttpResponse failure = Render(*error, ApiStyle::kAnthropic);
-      co_await exchange.Respond(std::move(failure));
+      co_await RespondError(exchange, *error);
       co_return;
     }
     if (const auto* end = std::get_if<Finished>(&item->event)) {
-      add(parts.Finish(*end));
-      json::array content;
-      for (AnswerSplitter::Piece& piece : all) content.push_back(Block(piece.reasoning, std::move(piece.text)));
-      message["content"] = std::move(content);
-      message["stop_reason"] = StopReason(*end);
+      Merge(parts.Finish(*end), &all);
+      message["content"] = Blocks(all, AnswerId(exchange.request()));
+      message["stop_reason"] = StopReason(*end, parts.called());
       message["stop_sequence"] = StopSequence(*end);
       message["usage"] = UsageOf(end->usage);
       HttpResponse response;
@@ -188,19 +227,20 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   MessagesRequest asked;
   json::object body;
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
-  if (!error) error = ReadMessages(body, exchange.request().caller, &asked);
+  if (!error) error = ReadMessages(body, context.service.model(), exchange.request().caller, &asked);
   if (!error) error = CheckModel(context, asked.model);
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
-  Generation generation(exchange, context.service);
+  Generation generation(exchange, context);
   const size_t prompt_tokens = request.prompt.size();
-  AnswerParts parts(context, request.prompt);
+  AnswerParts parts(context, request.prompt,
+                    {.tools = std::move(asked.tools.declared), .parallel = asked.tools.parallel});
   std::vector<Request> requests;
   requests.push_back(std::move(request));
   EventIds ids;
   if (!error) error = generation.Open(std::move(requests), asked.stream, &ids);
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kAnthropic);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   json::object message = MessageObject(exchange, asked.model);
@@ -227,7 +267,7 @@ Awaitable<void> CountTokens(ApiContext& context, Exchange& exchange) {
     if (ran.ok() && !prompt.ok()) error = FromInput(prompt.status());
   }
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kAnthropic);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   HttpResponse response;
@@ -238,15 +278,12 @@ Awaitable<void> CountTokens(ApiContext& context, Exchange& exchange) {
 }  // namespace
 
 void AddAnthropicRoutes(Router& router, ApiContext& context) {
-  router.Add({.method = "POST",
-              .path = "/v1/messages",
-              .role = Role::kUser,
-              .style = ApiStyle::kAnthropic,
-              .handler = [&context](Exchange& exchange) { return Messages(context, exchange); }});
+  router.Add({.method = "POST", .path = "/v1/messages", .role = Role::kUser, .handler = [&context](Exchange& exchange) {
+                return Messages(context, exchange);
+              }});
   router.Add({.method = "POST",
               .path = "/v1/messages/count_tokens",
               .role = Role::kUser,
-              .style = ApiStyle::kAnthropic,
               .handler = [&context](Exchange& exchange) { return CountTokens(context, exchange); }});
 }
 

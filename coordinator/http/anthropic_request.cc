@@ -1,11 +1,11 @@
 #include "coordinator/http/anthropic_request.h"
 
-#include <random>
-
 #include "boost/json/array.hpp"
-#include "coordinator/http/api_context.h"
+#include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/http/openai_messages.h"
+#include "coordinator/http/sampling_fields.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
@@ -13,49 +13,94 @@ namespace {
 
 namespace json = boost::json;
 
-// A content that is a text, or a list of text blocks, as one text. `where` names it in errors.
-std::string ReadContent(const json::value& content, const std::string& where, JsonFields* errors) {
-  if (const json::string* text = content.if_string()) return std::string(View(*text));
-  const json::array* blocks = content.if_array();
-  if (blocks == nullptr) {
-    errors->Fail(Malformed(where + " must be a string or an array of text blocks", where));
-    return {};
+void AddLine(std::string_view text, std::string* all) {
+  if (!all->empty()) *all += '\n';
+  *all += text;
+}
+
+// Appends the text of one block, in a line of its own.
+void ReadBlock(JsonFields& fields, std::string* all) {
+  const std::string type = fields.String("type").value_or("");
+  // The model's thoughts in earlier turns are no part of a conversation: templates drop them.
+  if (type == "thinking" || type == "redacted_thinking") return fields.IgnoreAll("");
+  if (type != "text") {
+    const std::string path = fields.Path("type");
+    return fields.Fail(BadRequest(fmt::format("{} is \"{}\"; only text is supported", path, type), path));
   }
+  fields.Require("text");
+  fields.Ignore("cache_control");
+  fields.Refuse("citations", "the model reads text alone");
+  AddLine(fields.String("text").value_or(""), all);
+}
+
+// The field: a text, or a list of text blocks, as one text.
+std::string ReadBlocks(JsonFields& fields, std::string_view name) {
+  const json::value* content = fields.Any(name);
+  if (content == nullptr) return {};
+  if (const json::string* text = content->if_string()) return std::string(View(*text));
   std::string all;
-  for (size_t i = 0; i < blocks->size(); ++i) {
-    const std::string path = fmt::format("{}[{}]", where, i);
-    const json::object* block = (*blocks)[i].if_object();
-    if (block == nullptr) {
-      errors->Fail(Malformed(path + " must be an object", path));
-      return {};
-    }
-    JsonFields fields(*block, path + ".");
-    const std::string type = fields.String("type").value_or("");
-    // The model's thoughts in earlier turns are no part of a conversation: templates drop them.
-    if (type == "thinking" || type == "redacted_thinking") continue;
-    if (type != "text") {
-      errors->Fail(Unprocessable(fmt::format("{}.type is \"{}\"; only text is supported", path, type), path + ".type"));
-      return {};
-    }
-    fields.Require("text");
-    fields.Ignore("cache_control");
-    fields.Refuse("citations", "the model reads text alone");
-    const std::string text = fields.String("text").value_or("");
-    if (std::optional<ApiError> error = fields.Finish()) {
-      errors->Fail(*std::move(error));
-      return {};
-    }
-    if (!all.empty()) all += '\n';
-    all += text;
+  if (const json::array* blocks = content->if_array()) {
+    fields.EachObject(name, *blocks, [&all](JsonFields& block) { ReadBlock(block, &all); });
+  } else {
+    const std::string path = fields.Path(name);
+    fields.Fail(BadRequest(path + " must be a string or an array of text blocks", path));
   }
   return all;
 }
 
-json::object MessageOf(std::string_view role, std::string text) {
-  json::object message;
-  message["role"] = json::string_view(role.data(), role.size());
-  message["content"] = std::move(text);
-  return message;
+// Reads the message's blocks. A tool's result is a message of its own.
+void ReadTurn(JsonFields& fields, const std::string& role, const json::array& blocks, json::array* turns) {
+  std::string text;
+  json::array calls;
+  bool results = false;
+  const auto say = [&] {
+    if (!text.empty()) turns->push_back(TextMessage(role, text));
+    text.clear();
+  };
+  fields.EachObject("content", blocks, [&](JsonFields& block) {
+    const std::string type = block.String("type").value_or("");
+    if (type == "tool_use" && role == "assistant") {
+      block.Require("id");
+      block.Require("name");
+      block.Ignore("cache_control");
+      block.Ignore("caller");
+      const std::string id = block.String("id").value_or(""), name = block.String("name").value_or("");
+      const json::object* input = block.Object("input");
+      calls.push_back(ToolCall(id, name, input == nullptr ? "{}" : WriteJson(*input)));
+    } else if (type == "tool_result" && role == "user") {
+      block.Require("tool_use_id");
+      block.Ignore("cache_control");
+      const std::string id = block.String("tool_use_id").value_or("");
+      std::string content = ReadBlocks(block, "content");
+      if (block.Bool("is_error").value_or(false) && content.empty()) content = "error";
+      say();
+      turns->push_back(ToolResult(id, content));
+      results = true;
+    } else {
+      ReadBlock(block, &text);
+    }
+  });
+  if (calls.empty() && (!results || !text.empty())) {
+    turns->push_back(TextMessage(role, text));
+  } else if (!calls.empty()) {
+    json::object message = TextMessage(role, text);
+    message["tool_calls"] = std::move(calls);
+    turns->push_back(std::move(message));
+  }
+}
+
+void ReadMessage(JsonFields& fields, json::array* turns) {
+  fields.Require("role");
+  fields.Require("content");
+  const std::string role = fields.String("role").value_or("");
+  if (role != "user" && role != "assistant") {
+    const std::string path = fields.Path("role");
+    fields.Fail(BadRequest(fmt::format("{} is \"{}\"; it may be user or assistant", path, role), path));
+  }
+  const json::value* content = fields.Any("content");
+  const json::array* blocks = content == nullptr ? nullptr : content->if_array();
+  if (blocks != nullptr) return ReadTurn(fields, role, *blocks, turns);
+  turns->push_back(TextMessage(role, ReadBlocks(fields, "content")));
 }
 
 // Reads a conversation: the fields that count_tokens has too.
@@ -64,41 +109,22 @@ void ReadConversation(JsonFields* fields, MessagesRequest* out) {
   fields->Require("messages");
   out->model = fields->String("model").value_or("");
   ChatInput chat;
-  if (const json::value* system = fields->Any("system")) {
-    std::string text = ReadContent(*system, "system", fields);
-    if (!text.empty()) chat.conversation.messages.push_back(MessageOf("system", std::move(text)));
-  }
+  json::array& turns = chat.conversation.messages;
+  const std::string system = ReadBlocks(*fields, "system");
+  if (!system.empty()) turns.push_back(TextMessage("system", system));
   const json::array* messages = fields->Array("messages");
   if (messages == nullptr) return;
-  if (messages->empty()) fields->Fail(Malformed("messages must have at least one message", "messages"));
-  std::string last;
-  for (size_t i = 0; i < messages->size() && !fields->failed(); ++i) {
-    const std::string path = fmt::format("messages[{}]", i);
-    const json::object* message = (*messages)[i].if_object();
-    if (message == nullptr) return fields->Fail(Malformed(path + " must be an object", path));
-    JsonFields in(*message, path + ".");
-    in.Require("role");
-    in.Require("content");
-    last = in.String("role").value_or("");
-    const json::value* content = in.Any("content");
-    if (!in.failed() && last != "user" && last != "assistant") {
-      in.Fail(Unprocessable(fmt::format("{}.role is \"{}\"; it may be user or assistant", path, last), path + ".role"));
-    }
-    std::string text;
-    if (!in.failed()) text = ReadContent(*content, path + ".content", &in);
-    if (std::optional<ApiError> error = in.Finish()) return fields->Fail(*std::move(error));
-    chat.conversation.messages.push_back(MessageOf(last, std::move(text)));
-  }
-  if (!fields->failed() && last != "user") {
-    fields->Fail(
-        Unprocessable("the last message must be the user's: an answer that is begun can't be continued", "messages"));
-  }
+  if (messages->empty()) fields->Fail(BadRequest("messages must have at least one message", "messages"));
+  fields->EachObject("messages", *messages, [&turns](JsonFields& message) { ReadMessage(message, &turns); });
+  if (!fields->failed()) NameToolResults(&turns);
+  // The model continues an answer that the conversation ends with.
+  chat.conversation.continue_final = !turns.empty() && turns.back().at("role") == "assistant";
   if (const json::object* thinking = fields->Object("thinking")) {
     JsonFields in(*thinking, "thinking.");
     in.Require("type");
     const std::string type = in.String("type").value_or("");
     if (!in.failed() && type != "enabled" && type != "disabled" && type != "adaptive") {
-      in.Fail(Unprocessable("thinking.type may be enabled, disabled or adaptive", "thinking.type"));
+      in.Fail(BadRequest("thinking.type may be enabled, disabled or adaptive", "thinking.type"));
     }
     in.Ignore("budget_tokens");
     in.Ignore("display");
@@ -108,14 +134,19 @@ void ReadConversation(JsonFields* fields, MessagesRequest* out) {
   if (const json::object* extra = fields->Object("chat_template_kwargs")) {
     for (const auto& [key, value] : *extra) chat.conversation.extra[key] = value;
   }
-  constexpr const char* kTools = "tools are not supported";
-  if (const json::array* tools = fields->Array("tools"); tools != nullptr && !tools->empty())
-    fields->Refuse("tools", kTools);
-  fields->Refuse("tool_choice", kTools);
+  ReadMessageTools(*fields, &out->tools);
+  out->tools.Offer(&chat.conversation);
+  constexpr const char* kTools = "tools that the client runs are all that is there";
   fields->Refuse("mcp_servers", kTools);
   fields->Refuse("container", kTools);
-  fields->Refuse("output_config", "the form of the answer can't be set");
-  fields->Refuse("output_format", "the form of the answer can't be set");
+  fields->Refuse("context_management", "a conversation that is too long is an error");
+  if (const json::object* config = fields->Object("output_config")) {
+    JsonFields inner(*config, "output_config.");
+    ReadTextFormat(inner, "format", &out->question);
+    inner.Ignore("effort");
+    if (std::optional<ApiError> error = inner.Finish()) return fields->Fail(*std::move(error));
+  }
+  ReadTextFormat(*fields, "output_format", &out->question);
   fields->Ignore("metadata");
   fields->Ignore("cache_control");
   out->question.input = std::move(chat);
@@ -123,36 +154,16 @@ void ReadConversation(JsonFields* fields, MessagesRequest* out) {
 
 }  // namespace
 
-std::optional<ApiError> ReadMessages(const json::object& body, const Caller& caller, MessagesRequest* out) {
+std::optional<ApiError> ReadMessages(const json::object& body, const Model& model, const Caller& caller,
+                                     MessagesRequest* out) {
   JsonFields fields(body);
   ReadConversation(&fields, out);
   Question& q = out->question;
   fields.Require("max_tokens");
-  q.max_new_tokens = static_cast<uint32_t>(fields.Integer("max_tokens", 1, UINT32_MAX).value_or(1));
-  // The API's default is the model's own distribution.
-  q.sampling.temperature = static_cast<float>(fields.Number("temperature", 0, 100).value_or(1));
-  q.sampling.top_p = static_cast<float>(fields.Number("top_p", 0, 1).value_or(1));
-  q.sampling.top_k = static_cast<int>(fields.Integer("top_k", 0, INT32_MAX).value_or(0));
-  q.sampling.min_p = static_cast<float>(fields.Number("min_p", 0, 1).value_or(0));
-  if (q.sampling.top_p == 0) fields.Fail(Unprocessable("top_p is 0; it may be above 0, up to 1", "top_p"));
-  const std::optional<int64_t> seed = fields.Integer("seed", INT64_MIN, INT64_MAX);
-  q.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device()();
+  ReadMostTokens(fields, "max_tokens", 0, &q);
+  ReadSamplersAndSeed(fields, model, &q.sampling);
   q.tenant = caller.tenant;
-  if (const json::array* stops = fields.Array("stop_sequences")) {
-    for (const json::value& stop : *stops) {
-      const json::string* text = stop.if_string();
-      if (text == nullptr) {
-        fields.Fail(Malformed("stop_sequences must be strings", "stop_sequences"));
-        break;
-      }
-      if (text->empty()) fields.Fail(Unprocessable("stop_sequences: a sequence is empty", "stop_sequences"));
-      q.stops.emplace_back(View(*text));
-    }
-    if (q.stops.size() > kMaxStops) {
-      fields.Fail(Unprocessable(fmt::format("stop_sequences: {}, at most {} are taken", q.stops.size(), kMaxStops),
-                                "stop_sequences"));
-    }
-  }
+  ReadStops(fields, "stop_sequences", &q);
   out->stream = fields.Bool("stream").value_or(false);
   fields.Ignore("service_tier");
   fields.Ignore("inference_geo");

@@ -1,7 +1,6 @@
 #include "coordinator/http/api_keys.h"
 
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/log.h"
+#include "base/files.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
@@ -27,6 +26,14 @@ bool StartsWithBearer(std::string_view value) {
   if (value.size() < kBearer.size()) return false;
   return std::equal(kBearer.begin(), kBearer.end(), value.begin(),
                     [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
+}
+
+// A # within a word belongs to it: a key may have one.
+std::string WithoutComment(const std::string& line) {
+  for (size_t at = line.find('#'); at != std::string::npos; at = line.find('#', at + 1)) {
+    if (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t') return line.substr(0, at);
+  }
+  return line;
 }
 
 StatusOr<ApiKeys::Entry> ParseLine(const std::string& line, const std::string& where) {
@@ -62,7 +69,7 @@ StatusOr<ApiKeys> ApiKeys::Parse(std::string_view text, const std::string& where
   size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    line = line.substr(0, line.find('#'));
+    line = WithoutComment(line);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string here = fmt::format("{}:{}", where, number);
     GYRE_ASSIGN_OR_RETURN(Entry entry, ParseLine(line, here));
@@ -82,10 +89,7 @@ StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   if (in.bad()) return NotFound("{}: it can't be read", path);
-  struct stat about {};
-  if (::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode) && (about.st_mode & 077) != 0) {
-    Log(LogLevel::kWarn, "{}: others on this machine may read the API keys; `chmod 600` it", path);
-  }
+  GYRE_RETURN_IF_ERROR(CheckPrivate(path, "the API keys"));
   return Parse(text.str(), path);
 }
 

@@ -23,10 +23,10 @@ class ApiKeys {
     Hash256 hash{};
   };
 
-  // One key per line: NAME KEY [user|admin]; # begins a comment. kInvalidArgument with `where` and the line, never with
-  // the key.
+  // One key per line: NAME KEY [user|admin]; # at the beginning of a line or behind a space begins a comment.
+  // kInvalidArgument with `where` and the line, never with the key.
   static StatusOr<ApiKeys> Parse(std::string_view text, const std::string& where);
-  // kNotFound: the file can't be read. Logs a warning if others on this machine may read it.
+  // kNotFound: the file can't be read. kInvalidArgument: others on this machine may read it, too.
   static StatusOr<ApiKeys> Load(const std::string& path);
 
   // nullptr: no such key. Takes the same time for every key.

@@ -2,10 +2,11 @@
 
 #include <cstdint>
 
-#include "base/ring_address.h"
 #include "boost/json/array.hpp"
 #include "coordinator/http/json_text.h"
+#include "coordinator/service/status_reply.h"
 #include "model/quoted.h"
+#include "proto/status_json.h"
 
 namespace gyre::http {
 namespace {
@@ -29,19 +30,12 @@ json::value LinkTransport(Transport transport) {
   return json::string(TransportName(transport));
 }
 
-// The link to the next member of the ring; null if the member has no layers.
-json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
+// To whom the member's stage sends; "" = it has none.
+std::string NextOf(const MemberStatus& m, const std::optional<Plan>& plan) {
   const int stage = plan ? plan->StageOf(m.info.name) : -1;
-  if (stage < 0) return nullptr;
+  if (stage < 0) return "";
   const auto next = static_cast<size_t>(stage) + 1;
-  json::object out{{"to", next < plan->stages.size() ? plan->stages[next].worker() : "coordinator"},
-                   {"rows", m.load.rows_sent},
-                   {"bytes", m.load.row_bytes_sent},
-                   {"bytes_per_second", m.rates.bytes_per_second},
-                   {"latency_ms", nullptr},
-                   {"transport", LinkTransport(m.load.transport)}};
-  if (m.load.round_trip_us > 0) out["latency_ms"] = static_cast<double>(m.load.round_trip_us) / 1e3;
-  return out;
+  return next < plan->stages.size() ? plan->stages[next].worker() : "coordinator";
 }
 
 // The link from the coordinator to the first stage; null if no plan serves.
@@ -56,23 +50,6 @@ json::value FirstHopJson(const ClusterStatus& c) {
 
 double MillisOf(double seconds) { return seconds * 1e3; }
 
-json::object MeasuredJson(const MemberStatus& m) {
-  json::array links;
-  for (const LinkSpeed& l : m.links) {
-    links.push_back(json::object{{"to", l.to},
-                                 {"failure", PrintableSentence(l.failure)},
-                                 {"round_trip_ms", static_cast<double>(l.round_trip_us) / 1e3},
-                                 {"bytes_per_second", l.bytes_per_second}});
-  }
-  return {{"memory_bytes_per_second", m.info.speed.memory_bytes_per_second},
-          {"operations_per_second", m.info.speed.operations_per_second},
-          {"disk_bytes_per_second", m.info.speed.disk_bytes_per_second},
-          {"slowness", m.slowness},
-          {"stage_ms", MillisOf(m.stage_seconds)},
-          {"why", PrintableSentence(m.why)},
-          {"links", std::move(links)}};
-}
-
 // A better plan; null if none is known.
 json::value ProposalJson(const std::optional<Proposal>& p) {
   if (!p) return nullptr;
@@ -81,42 +58,6 @@ json::value ProposalJson(const std::optional<Proposal>& p) {
                       {"step_ms", MillisOf(p->step_seconds)},
                       {"step_ms_now", MillisOf(p->step_seconds_now)},
                       {"why", PrintableSentence(p->why)}};
-}
-
-json::value MirrorJson(const std::optional<MirrorStatus>& m) {
-  if (!m) return nullptr;
-  json::value behind = nullptr;
-  if (m->behind) behind = *m->behind;
-  return json::object{{"of", m->of}, {"pages", m->pages}, {"bytes", m->bytes}, {"behind", std::move(behind)}};
-}
-
-bool LeftOut(const MemberStatus& m) { return !m.layers && !m.drained && !m.left_out.empty(); }
-
-json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
-  std::string why;
-  if (LeftOut(m)) why = PrintableSentence(m.left_out);
-  if (m.detached) why = "its control connection is cut, and may come back";
-  if (m.leaving) why = "it leaves: its layers go to others";
-  if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
-  return {{"name", m.info.name},
-          {"local", m.info.local || m.info.address.empty()},  // in this process
-          {"address", TcpPart(m.info.address)},
-          {"host", m.info.host},
-          {"isa", m.info.isa},
-          {"threads", m.info.threads},
-          {"memory_bytes", m.info.memory},
-          {"weights_room_bytes", m.info.disk},  // on its disk, where it fetches them; else 0
-          {"weight_bytes", m.weight_bytes},
-          {"kv_bytes", m.kv_bytes},
-          {"layers", LayersJson(m.layers)},
-          {"state", MemberState(m)},
-          {"why", why},
-          {"busy", m.load.busy},
-          {"steps", m.load.steps},
-          {"step_ms", m.rates.step_ms},
-          {"sent", SentJson(m, plan)},
-          {"mirror", MirrorJson(m.mirror)},
-          {"measured", MeasuredJson(m)}};
 }
 
 json::object EngineJson(const ClusterStatus& c, const EngineStats& e) {
@@ -157,22 +98,41 @@ json::object RecordJson(const PlanRecord& r) {
           {"ranges", r.ranges},
           {"at", std::chrono::duration<double>(r.at.time_since_epoch()).count()},
           {"took_ms", Millis(r.took)},
+          {"paused_ms", Millis(r.paused)},
           {"pages_moved", r.pages_moved},
           {"result", PrintableSentence(r.result)}};
 }
 
-}  // namespace
-
-const char* MemberState(const MemberStatus& m) {
-  return m.layers ? "serving" : m.drained ? "drained" : LeftOut(m) ? "left_out" : "idle";
+json::object EventJson(const ClusterEvent& e) {
+  json::object out{{"number", e.number},
+                   {"at", std::chrono::duration<double>(e.at.time_since_epoch()).count()},
+                   {"kind", EventKindName(e.kind)},
+                   {"member", nullptr},
+                   {"plan", nullptr},
+                   {"took_ms", nullptr},
+                   {"text", PrintableSentence(e.text)}};
+  if (!e.member.empty()) out["member"] = e.member;
+  if (e.plan != 0) out["plan"] = e.plan;
+  if (e.took != Duration{}) out["took_ms"] = Millis(e.took);
+  return out;
 }
 
+}  // namespace
+
 json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const EngineStats& e) {
-  json::array members, history;
-  for (const MemberStatus& m : c.members) members.push_back(MemberJson(m, c.plan));
+  json::array members, history, events;
+  json::object flags;
+  for (const auto& [name, value] : of.flags) flags[name] = PrintableSentence(value);
+  for (const MemberStatus& m : c.members) {
+    v1::MemberStatus member;
+    FillMember(m, &member);
+    members.push_back(MemberJson(member, NextOf(m, c.plan)));
+  }
   for (const PlanRecord& r : c.history) history.push_back(RecordJson(r));
+  for (const ClusterEvent& e : c.events) events.push_back(EventJson(e));
   return {{"object", "cluster"},
           {"version", of.version},
+          {"flags", std::move(flags)},
           {"state", PrintableSentence(c.state)},
           {"plan", PlanJson(c.plan)},
           {"rebalance", RebalanceName(c.rebalance)},
@@ -192,7 +152,8 @@ json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const Eng
           {"members", std::move(members)},
           {"engine", EngineJson(c, e)},
           {"plans", json::object{{"made", c.plans}, {"aborted", c.aborted}, {"lost", c.lost}}},
-          {"history", std::move(history)}};
+          {"history", std::move(history)},
+          {"events", std::move(events)}};
 }
 
 json::object ChangeJson(const ChangeReport& report) {
@@ -218,7 +179,8 @@ json::object ChangeJson(const ChangeReport& report) {
                    {"moves", std::move(moves)},
                    {"members", std::move(members)},
                    {"took_ms", Millis(report.took)},
-                   {"pages_moved", report.pages_moved}};
+                   {"pages_moved", report.pages_moved},
+                   {"kv_tokens", report.kv_tokens}};
   if (report.epoch != Epoch{}) out["plan"] = report.epoch.number;
   return out;
 }

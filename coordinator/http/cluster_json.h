@@ -2,17 +2,21 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "boost/json/object.hpp"
-#include "coordinator/cluster_types.h"
-#include "coordinator/engine.h"
+#include "coordinator/cluster/cluster_types.h"
+#include "coordinator/engine/engine.h"
 
 namespace gyre::http {
 
 // Facts that neither cluster nor engine have.
 struct ServedFacts {
   std::string version;  // Gyre's
-  std::string model;    // its name in the API
+  // The flags of the engine that the server was started with; "true" stands for the value of one that takes none.
+  std::vector<std::pair<std::string, std::string>> flags;
+  std::string model;  // its name in the API
   std::string architecture;
   int layers = 0;
   uint32_t context = 0;  // positions
@@ -21,8 +25,6 @@ struct ServedFacts {
   std::string hash;     // of the file
 };
 
-// "serving", "idle", "drained" or "left_out".
-const char* MemberState(const MemberStatus& member);
 boost::json::object StatusJson(const ServedFacts& of, const ClusterStatus& cluster, const EngineStats& engine);
 boost::json::object ChangeJson(const ChangeReport& report);
 

@@ -7,11 +7,11 @@
 
 #include "base/mutex.h"
 #include "base/trace.h"
-#include "coordinator/cluster.h"
+#include "coordinator/cluster/cluster.h"
 #include "coordinator/http/cluster_json.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
-#include "coordinator/trace_json.h"
+#include "coordinator/http/trace_json.h"
 #include "model/tensor_table.h"
 
 namespace gyre::http {
@@ -23,6 +23,7 @@ std::string StatusText(const ApiContext& context) {
   const Model& model = context.service.model();
   const ModelSpec& spec = model.spec();
   const ServedFacts facts{.version = context.version,
+                          .flags = context.flags,
                           .model = context.models.front(),
                           .architecture = spec.architecture,
                           .layers = static_cast<int>(spec.layers.size()),
@@ -85,8 +86,7 @@ Awaitable<void> ShowTrace(Exchange& exchange, ApiContext& context) {
     error.status = 400;
     error.message = fmt::format("seconds must be a whole number from 1 to {}", kTraceSeconds);
     error.param = "seconds";
-    HttpResponse refusal = Render(error, ApiStyle::kOpenAi);
-    co_await exchange.Respond(std::move(refusal));
+    co_await RespondError(exchange, error);
     co_return;
   }
   const Tracer::Session session(*context.tracer);
@@ -129,6 +129,8 @@ class Pending {
   std::optional<StatusOr<ChangeReport>> report_ GYRE_GUARDED_BY(mutex_);
 };
 
+constexpr int64_t kMostKvTokens = int64_t{1} << 40;
+
 // A function that asks the cluster, or an error of the request.
 using Asking = std::function<void(Cluster&, Cluster::Done)>;
 using ReadAsking = std::optional<ApiError> (*)(const json::object& body, Asking* asking);
@@ -136,14 +138,16 @@ using ReadAsking = std::optional<ApiError> (*)(const json::object& body, Asking*
 std::optional<ApiError> ReadResize(const json::object& body, Asking* asking) {
   JsonFields fields(body);
   const bool proposed = fields.Bool("proposed").value_or(false);
-  if (!proposed) fields.Require("ranges");
+  const std::optional<int64_t> kv_tokens = fields.Integer("kv_tokens", 1, kMostKvTokens);
+  if (!proposed && !kv_tokens) fields.Require("ranges");
   const std::optional<std::string> ranges = fields.String("ranges");
   const bool dry_run = fields.Bool("dry_run").value_or(false);
-  if (proposed && ranges) {
-    return Unprocessable("ranges, or the proposed plan: expected one of the two", "ranges");
+  if (int{proposed} + int{ranges.has_value()} + int{kv_tokens.has_value()} > 1) {
+    return BadRequest("ranges, the proposed plan, or kv_tokens: expected one of them", "ranges");
   }
-  *asking = [proposed, ranges = ranges.value_or(""), dry_run](Cluster& cluster, Cluster::Done done) {
+  *asking = [proposed, ranges = ranges.value_or(""), kv_tokens, dry_run](Cluster& cluster, Cluster::Done done) {
     if (proposed) return cluster.TakeProposed(std::move(done), dry_run);
+    if (kv_tokens) return cluster.ResizeCache(static_cast<uint64_t>(*kv_tokens), std::move(done), dry_run);
     cluster.Resize(ranges, std::move(done), dry_run);
   };
   return fields.Finish();
@@ -180,7 +184,7 @@ HttpResponse AnswerOf(const StatusOr<ChangeReport>& report) {
   if (report.ok()) return Answer(WriteJson(ChangeJson(*report)));
   ApiError error = FromStatus(report.status());
   // Some member has too little memory: the same change would be refused again at any time.
-  if (absl::IsResourceExhausted(report.status())) error.status = 409, error.retry_after = 0;
+  if (absl::IsResourceExhausted(report.status())) error.status = 409, error.code.clear(), error.retry_after = 0;
   return Render(error, ApiStyle::kOpenAi);
 }
 
@@ -191,8 +195,7 @@ Awaitable<void> Change(Exchange& exchange, ApiContext& context, ReadAsking read)
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
   if (!error) error = read(body, &asking);
   if (error) {
-    HttpResponse refusal = Render(*error, ApiStyle::kOpenAi);
-    co_await exchange.Respond(std::move(refusal));
+    co_await RespondError(exchange, *error);
     co_return;
   }
   std::function<void()> wake = exchange.waker();
@@ -215,11 +218,8 @@ Awaitable<void> Change(Exchange& exchange, ApiContext& context, ReadAsking read)
 void AddClusterRoutes(Router& router, ApiContext& context) {
   if (context.cluster == nullptr) return;
   auto add = [&router](std::string method, std::string path, std::function<Awaitable<void>(Exchange&)> handler) {
-    router.Add({.method = std::move(method),
-                .path = std::move(path),
-                .role = Role::kAdmin,
-                .style = ApiStyle::kOpenAi,
-                .handler = std::move(handler)});
+    router.Add(
+        {.method = std::move(method), .path = std::move(path), .role = Role::kAdmin, .handler = std::move(handler)});
   };
   auto change = [&context](ReadAsking read) {
     return [&context, read](Exchange& exchange) { return Change(exchange, context, read); };

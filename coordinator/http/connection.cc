@@ -185,7 +185,7 @@ Awaitable<std::optional<ApiError>> Connection::ReadBody(RequestParser& parser) {
     if (expired_) {
       error = ApiError{.status = 408, .message = "the request's body did not come in time"};
     } else {
-      error = Malformed("the request's body is cut");
+      error = BadRequest("the request's body is cut");
     }
     break;
   }
@@ -264,7 +264,7 @@ Awaitable<void> Connection::ReadRest(RequestParser& parser, ConnectionExchange& 
 Awaitable<void> Connection::Answer(ConnectionExchange& exchange, const Admission& admission) {
   const Route* const route = admission.route;
   if (admission.error) {
-    HttpResponse no = Render(*admission.error, route != nullptr ? route->style : ApiStyle::kOpenAi);
+    HttpResponse no = Render(*admission.error, StyleOf(exchange.request().path));
     if (!admission.allow.empty()) no.headers.emplace_back("allow", admission.allow);
     co_await exchange.Respond(std::move(no));
   } else if (IsPreflight(exchange.request())) {
@@ -290,8 +290,7 @@ Awaitable<void> Connection::RunRoute(ConnectionExchange& exchange, const Route& 
   }
   if (!exchange.answered() && !broken_ && !(ended_ && thrown.empty())) {
     ApiError sorry{.status = 500, .message = "an error of the server; its log says more"};
-    HttpResponse no = Render(sorry, route.style);
-    co_await exchange.Respond(std::move(no));
+    co_await RespondError(exchange, std::move(sorry));
   } else if (!thrown.empty()) {
     // The client must not take half an answer for a complete one.
     exchange.EndConnection();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "coordinator/request_book.h"
+#include "coordinator/state/request_book.h"
 #include "fmt/format.h"
 
 namespace gyre::http {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <exception>
 
-#include "coordinator/request_book.h"
+#include "coordinator/state/request_book.h"
 
 namespace gyre::http {
 
@@ -84,6 +84,7 @@ std::optional<ApiError> Generation::Start(std::vector<Request> requests, const E
 }
 
 std::optional<ApiError> Generation::Open(std::vector<Request> requests, bool stream, EventIds* ids) {
+  stream_ = stream;
   const HttpRequest& asked = exchange_.request();
   const std::string* const last = LastEventId(asked);
   if (last == nullptr) {
@@ -91,9 +92,9 @@ std::optional<ApiError> Generation::Open(std::vector<Request> requests, bool str
     return Start(std::move(requests), *ids);
   }
   StatusOr<EventIds> before = EventIds::Parse(*last);
-  if (!before.ok()) return Malformed(Message(before.status()));
+  if (!before.ok()) return BadRequest(Message(before.status()));
   if (!stream || before->choices() != requests.size()) {
-    return Unprocessable("Last-Event-ID takes a stream up: the request must be the one that it was asked by");
+    return BadRequest("Last-Event-ID takes a stream up: the request must be the one that it was asked by");
   }
   *ids = *std::move(before);
   for (size_t i = 0; i < ids->choices(); ++i) {
@@ -126,12 +127,35 @@ void Generation::Drop() {
   running_ = 0;
 }
 
+void Generation::NoteWait(const Event& event) {
+  if (std::holds_alternative<TokenEvent>(event)) {
+    ring_deadline_ = kNoDeadline;
+  } else if (std::holds_alternative<Waiting>(event) && ring_deadline_ == kNoDeadline) {
+    ring_deadline_ = After(context_.ring_wait);
+  }
+}
+
+// Ends the wait at its deadline. The item is an error: there is still no ring.
+std::optional<Generation::Item> Generation::EndWait() {
+  ring_deadline_ = kNoDeadline;
+  const Status ready = context_.ready ? context_.ready() : absl::OkStatus();
+  if (ready.ok()) return std::nullopt;
+  Drop();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(context_.ring_wait).count();
+  return Item{0, Failed{Unavailable("{} s after a loss no ring serves: {}; try again later", seconds, Message(ready))}};
+}
+
 Awaitable<std::optional<Generation::Item>> Generation::Next() {
   while (running_ > 0) {
     std::optional<Item> item = TryNext();
+    if (!item) {
+      const Wake woken = co_await exchange_.Wait(ring_deadline_);
+      if (woken == Wake::kGone) Drop();
+      if (woken == Wake::kTimeout) item = EndWait();
+    } else if (!stream_) {
+      NoteWait(item->event);
+    }
     if (item) co_return item;
-    const Wake woken = co_await exchange_.Wait();
-    if (woken == Wake::kGone) Drop();
   }
   co_return std::nullopt;
 }

@@ -7,11 +7,12 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/event_stream.h"
+#include "coordinator/http/api_context.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/event_ids.h"
 #include "coordinator/http/exchange.h"
-#include "coordinator/service.h"
+#include "coordinator/service/event_stream.h"
+#include "coordinator/service/service.h"
 
 namespace gyre::http {
 
@@ -34,11 +35,15 @@ std::string CommentOf(const Event& event);
 // Used on the server's thread. Destroying it cancels the requests that still run.
 class Generation {
  public:
-  // Exchange and service outlive it.
-  Generation(Exchange& exchange, Service& service) : exchange_(exchange), service_(service) {}
+  // Exchange and context outlive it.
+  Generation(Exchange& exchange, const ApiContext& context)
+      : exchange_(exchange), context_(context), service_(context.service) {}
 
   // Starts all requests, or none.
-  std::optional<ApiError> Start(std::vector<Request> requests) { return Start(std::move(requests), {}); }
+  std::optional<ApiError> Start(std::vector<Request> requests, bool stream = false) {
+    stream_ = stream;
+    return Start(std::move(requests), EventIds());
+  }
   // Like Start, or with the header Last-Event-ID takes up the stream that the client has seen events of. Then
   // `requests` give only their number, and all events come again, from the first one on. `ids`: of the events to be
   // written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: the stream in the
@@ -53,19 +58,25 @@ class Generation {
   // An event with an error (ErrorOf) ends all requests: the others are cancelled at once, however slow the client is.
   std::optional<Item> TryNext();
   // Waits for an event. nullopt: all requests have ended, or the client is gone (then see Exchange::gone) and they are
-  // cancelled.
+  // cancelled. If the answer is no stream and no ring serves for ApiContext::ring_wait, they end in Failed: its client
+  // would see nothing else.
   Awaitable<std::optional<Item>> Next();
   bool ended() const { return running_ == 0; }
 
  private:
   // Cancels the running requests.
   void Drop();
+  void NoteWait(const Event& event);
+  std::optional<Item> EndWait();
   std::optional<ApiError> Start(std::vector<Request> requests, const EventIds& ids);
   StreamOptions Waking() const;
   std::optional<ApiError> Add(StatusOr<std::unique_ptr<EventStream>> stream);
 
   Exchange& exchange_;
+  const ApiContext& context_;
   Service& service_;
+  bool stream_ = false;
+  Deadline ring_deadline_ = kNoDeadline;               // of a wait for a ring
   std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended
   std::vector<std::unique_ptr<EventStream>> ended_;    // can be taken up as long as the others
   size_t running_ = 0, turn_ = 0;

@@ -1,6 +1,7 @@
 #include "coordinator/http/health_routes.h"
 
 #include "boost/json/object.hpp"
+#include "coordinator/http/api_error.h"
 #include "coordinator/http/json_text.h"
 
 namespace gyre::http {
@@ -32,19 +33,18 @@ Awaitable<void> RespondReadiness(Exchange& exchange, Status status) {
   co_await exchange.Respond(std::move(answer));
 }
 
-Awaitable<void> RespondLoading(Exchange& exchange, ApiStyle style, std::string why) {
+Awaitable<void> RespondLoading(Exchange& exchange, std::string why) {
   ApiError error{.status = 503, .message = std::move(why), .retry_after = 1};
-  co_await RespondError(exchange, std::move(error), style);
+  co_await RespondError(exchange, std::move(error));
 }
 
 void AddHealth(Router& router) {
-  Route health{
-      .method = "GET", .path = "/health", .role = Role::kAnyone, .style = ApiStyle::kOpenAi, .handler = RespondHealth};
+  Route health{.method = "GET", .path = "/health", .role = Role::kAnyone, .handler = RespondHealth};
   router.Add(std::move(health));
 }
 
 void AddReady(Router& router, std::function<Status()> ready) {
-  Route route{.method = "GET", .path = "/ready", .role = Role::kAnyone, .style = ApiStyle::kOpenAi, .handler = {}};
+  Route route{.method = "GET", .path = "/ready", .role = Role::kAnyone, .handler = {}};
   route.handler = [ready = std::move(ready)](Exchange& exchange) { return RespondReadiness(exchange, ready()); };
   router.Add(std::move(route));
 }
@@ -60,10 +60,9 @@ void AddLoadingRoutes(Router& router, const std::string& reason, const std::stri
   AddHealth(router);
   AddReady(router, [reason] { return Unavailable("{}", reason); });
   for (const char* method : {"GET", "POST"}) {
-    for (const bool anthropic : {true, false}) {
-      const ApiStyle style = anthropic ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
-      Route route{.method = method, .path = anthropic ? "/v1/messages*" : "/*", .role = Role::kAnyone, .style = style};
-      route.handler = [style, why](Exchange& exchange) { return RespondLoading(exchange, style, why); };
+    for (const char* path : {"/v1/messages*", "/api/*", "/*"}) {
+      Route route{.method = method, .path = path, .role = Role::kAnyone};
+      route.handler = [why](Exchange& exchange) { return RespondLoading(exchange, why); };
       router.Add(std::move(route));
     }
   }

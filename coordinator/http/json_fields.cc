@@ -1,5 +1,6 @@
 #include "coordinator/http/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -47,6 +48,17 @@ struct TwiceHandler {
   bool on_comment(json::string_view, json::error_code&) { return true; }
 };
 
+bool AsksForNothing(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::bool_: return !value.get_bool();
+    case json::kind::string: return value.get_string().empty();
+    case json::kind::array: return value.get_array().empty();
+    case json::kind::object: return value.get_object().empty();
+    case json::kind::null: return true;
+    default: return value.to_number<double>() == 0;
+  }
+}
+
 // Returns "" if no name occurs twice. REQUIRES: valid JSON.
 std::string NameThatStandsTwice(std::string_view body) {
   json::parse_options options;
@@ -65,13 +77,13 @@ std::optional<ApiError> ParseBody(std::string_view body, json::object* out) {
   json::error_code error;
   json::stream_parser parser({}, options);
   const size_t read = parser.write_some(body.data(), body.size(), error);
-  if (!error) parser.finish(error);
   if (!error && body.find_first_not_of(" \t\r\n", read) != std::string_view::npos) error = json::error::extra_data;
-  if (error) return Malformed(fmt::format("the body is not valid JSON: {} near byte {}", error.message(), read));
+  if (!error) parser.finish(error);
+  if (error) return BadRequest(fmt::format("the body is not valid JSON: {} near byte {}", error.message(), read));
   json::value value = parser.release();
-  if (!value.is_object()) return Malformed("the body must be a JSON object");
+  if (!value.is_object()) return BadRequest("the body must be a JSON object");
   if (const std::string twice = NameThatStandsTwice(body); !twice.empty()) {
-    return Malformed(fmt::format("the name {} stands twice in one object", twice), twice);
+    return BadRequest(fmt::format("the name {} stands twice in one object", twice), twice);
   }
   *out = std::move(value.get_object());
   return std::nullopt;
@@ -87,7 +99,7 @@ const json::value* JsonFields::Find(std::string_view name) {
 }
 
 void JsonFields::WrongType(std::string_view name, std::string_view expected) {
-  Fail(Malformed(fmt::format("{} must be {}", Path(name), expected), Path(name)));
+  Fail(BadRequest(fmt::format("{} must be {}", Path(name), expected), Path(name)));
 }
 
 std::optional<bool> JsonFields::Bool(std::string_view name) {
@@ -107,7 +119,8 @@ std::optional<double> JsonFields::Number(std::string_view name, double least, do
   }
   const double number = value->to_number<double>();
   if (number >= least && number <= most) return number;
-  Fail(Unprocessable(fmt::format("{} is {}; it may be {} to {}", Path(name), number, least, most), Path(name)));
+  const std::string text = std::isfinite(number) ? fmt::format("{}", number) : "beyond the range of floats";
+  Fail(BadRequest(fmt::format("{} is {}; it may be {} to {}", Path(name), text, least, most), Path(name)));
   return std::nullopt;
 }
 
@@ -123,8 +136,9 @@ std::optional<int64_t> JsonFields::Integer(std::string_view name, int64_t least,
   json::error_code error;
   const int64_t number = value->to_number<int64_t>(error);
   if (!error && number >= least && number <= most) return number;
-  const std::string text = WriteJson(*value);
-  Fail(Unprocessable(fmt::format("{} is {}; it may be {} to {}", Path(name), text, least, most), Path(name)));
+  // A whole number beyond 64 bits was read as a float, which has other digits.
+  const std::string text = error && value->is_double() ? "a number of more than 64 bits" : WriteJson(*value);
+  Fail(BadRequest(fmt::format("{} is {}; it may be {} to {}", Path(name), text, least, most), Path(name)));
   return std::nullopt;
 }
 
@@ -152,16 +166,34 @@ const json::object* JsonFields::Object(std::string_view name) {
   return nullptr;
 }
 
+void JsonFields::EachObject(std::string_view name, const json::array& array,
+                            const std::function<void(JsonFields&)>& read) {
+  for (size_t i = 0; i < array.size() && !failed(); ++i) {
+    const std::string path = fmt::format("{}[{}]", Path(name), i);
+    const json::object* object = array[i].if_object();
+    if (object == nullptr) return Fail(BadRequest(path + " must be an object", path));
+    JsonFields fields(*object, path + ".");
+    read(fields);
+    if (std::optional<ApiError> error = fields.Finish()) Fail(*std::move(error));
+  }
+}
+
 const json::value* JsonFields::Any(std::string_view name) { return Find(name); }
 
 void JsonFields::Require(std::string_view name) {
-  if (Find(name) == nullptr) Fail(Malformed(fmt::format("{} is missing", Path(name)), Path(name)));
+  if (Find(name) == nullptr) Fail(BadRequest(fmt::format("{} is missing", Path(name)), Path(name)));
 }
 
 void JsonFields::Ignore(std::string_view name) { Find(name); }
 
+void JsonFields::IgnoreAll(std::string_view beginning) { ignored_.emplace_back(beginning); }
+
 void JsonFields::Refuse(std::string_view name, std::string_view why) {
-  if (Find(name) != nullptr) Fail(Unprocessable(fmt::format("{} is not supported: {}", Path(name), why), Path(name)));
+  if (const json::value* value = Find(name); value != nullptr && !AsksForNothing(*value)) RefuseAny(name, why);
+}
+
+void JsonFields::RefuseAny(std::string_view name, std::string_view why) {
+  if (Find(name) != nullptr) Fail(BadRequest(fmt::format("{} is not supported: {}", Path(name), why), Path(name)));
 }
 
 void JsonFields::Fail(ApiError error) {
@@ -172,8 +204,11 @@ std::optional<ApiError> JsonFields::Finish() {
   for (const auto& [name, value] : object_) {
     if (error_) break;
     const std::string_view key = View(name);
-    if (value.is_null() || known_.count(key) > 0) continue;
-    Fail(Unprocessable(fmt::format("the field {} is not supported", Path(key)), Path(key)));
+    const bool ignored = std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& beginning) {
+      return key.substr(0, beginning.size()) == beginning;
+    });
+    if (value.is_null() || ignored || known_.count(key) > 0) continue;
+    Fail(BadRequest(fmt::format("the field {} is not supported", Path(key)), Path(key)));
   }
   return error_;
 }

@@ -1,12 +1,14 @@
-// Reads the fields of a JSON object strictly: a wrong type is malformed (400), a value out of range or an unknown field
-// can't be processed (422); nothing is silently ignored.
+// Reads the fields of a JSON object strictly: a wrong type, a value out of range and an unknown field are 400; nothing
+// is silently ignored.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
@@ -30,19 +32,25 @@ class JsonFields {
   std::optional<std::string> String(std::string_view name);
   const boost::json::array* Array(std::string_view name);
   const boost::json::object* Object(std::string_view name);
+  // Reads each element of the array, which the field `name` holds, until the first error. 400: it is no object.
+  void EachObject(std::string_view name, const boost::json::array& array, const std::function<void(JsonFields&)>& read);
   // Any type. nullptr: absent.
   const boost::json::value* Any(std::string_view name);
   // The field must be there.
   void Require(std::string_view name);
   // The field may be there and has no effect; docs/api.md lists it.
   void Ignore(std::string_view name);
-  // 422 if the field is there.
+  // The same for all fields whose name begins so; "": for all fields.
+  void IgnoreAll(std::string_view beginning);
+  // 400 if the field asks for something: false, 0, "", [] and {} ask for nothing.
   void Refuse(std::string_view name, std::string_view why);
+  // 400 if the field is there: even {} asks for something.
+  void RefuseAny(std::string_view name, std::string_view why);
 
   void Fail(ApiError error);
   bool failed() const { return error_.has_value(); }
   std::string Path(std::string_view name) const { return path_ + std::string(name); }
-  // Returns the first error; 422 for the first field that was not read.
+  // Returns the first error; 400 for the first field that was not read.
   std::optional<ApiError> Finish();
 
  private:
@@ -51,6 +59,7 @@ class JsonFields {
 
   const boost::json::object& object_;
   const std::string path_;
+  std::vector<std::string> ignored_;  // beginnings
   std::set<std::string, std::less<>> known_;
   std::optional<ApiError> error_;
 };

@@ -1,26 +1,18 @@
 #include "coordinator/http/llama.h"
 
-#include <limits>
-#include <random>
-
+#include "coordinator/http/answer_parts.h"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/llama_completion.h"
-#include "fmt/core.h"
-#include "model/utf8.h"
+#include "coordinator/http/openai_messages.h"
+#include "coordinator/http/sampling_fields.h"
 #include "model/weights.h"
 
 namespace gyre::http {
 namespace {
 
 namespace json = boost::json;
-
-Awaitable<void> RespondJson(Exchange& exchange, json::object object) {
-  HttpResponse response;
-  response.body = WriteJson(object);
-  co_await exchange.Respond(std::move(response));
-}
 
 // A token's text, or its bytes if they are not complete characters.
 json::value PieceOf(const std::string& piece) {
@@ -64,11 +56,11 @@ Awaitable<void> Tokenize(ApiContext& context, Exchange& exchange) {
       }
     };
     const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
-    if (!ran.ok()) done = ran;
-    if (!done.ok()) error = FromStatus(done, "content");
+    if (!ran.ok()) error = FromStatus(ran);
+    if (ran.ok() && !done.ok()) error = FromInput(done, "content");
   }
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   json::object reply;
@@ -83,17 +75,18 @@ Awaitable<void> Detokenize(ApiContext& context, Exchange& exchange) {
   if (!error) {
     JsonFields fields(body);
     fields.Require("tokens");
-    if (const json::array* tokens = fields.Array("tokens")) ReadIds(*tokens, "tokens", &fields, &ids);
+    const int vocab = context.service.model().spec().vocab;
+    if (const json::array* tokens = fields.Array("tokens")) ids = ReadIds(fields, "tokens", *tokens, vocab);
     error = fields.Finish();
   }
   json::object reply;
   if (!error) {
     const StatusOr<std::string> text = context.service.Detokenize(ids);
-    if (!text.ok()) error = FromStatus(text.status(), "tokens");
+    if (!text.ok()) error = FromInput(text.status(), "tokens");
     if (text.ok()) reply["content"] = ValidUtf8(*text);
   }
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   co_await RespondJson(exchange, std::move(reply));
@@ -105,10 +98,7 @@ Awaitable<void> ApplyTemplate(ApiContext& context, Exchange& exchange) {
   Conversation conversation;
   if (!error) {
     JsonFields fields(body);
-    fields.Require("messages");
-    if (const json::array* messages = fields.Array("messages")) conversation.messages = *messages;
-    if (const json::object* extra = fields.Object("chat_template_kwargs")) conversation.extra = *extra;
-    conversation.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
+    ReadMessages(fields, &conversation);  // as chats do
     error = fields.Finish();
   }
   StatusOr<std::string> prompt = std::string();
@@ -122,7 +112,7 @@ Awaitable<void> ApplyTemplate(ApiContext& context, Exchange& exchange) {
     if (ran.ok() && !prompt.ok()) error = FromInput(prompt.status(), "messages");
   }
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   json::object reply;
@@ -134,7 +124,7 @@ Awaitable<void> Props(ApiContext& context, Exchange& exchange) {
   const Model& model = context.service.model();
   json::object settings;
   settings["n_ctx"] = context.service.context();
-  settings["params"] = DefaultSettings();
+  settings["params"] = DefaultSettings(model);
   json::object modalities;
   modalities["vision"] = false;
   modalities["audio"] = false;
@@ -144,7 +134,7 @@ Awaitable<void> Props(ApiContext& context, Exchange& exchange) {
   reply["model_alias"] = context.models.front();
   // Only the file's name is shown, as the folders of this machine concern no client.
   reply["model_path"] = ValidUtf8(model.path().substr(model.path().rfind('/') + 1));
-  reply["chat_template"] = ValidUtf8(model.chat_template());
+  reply["chat_template"] = ChatTemplateSource(context);
   if (const Tokenizer* tokenizer = model.tokenizer()) {
     reply["bos_token"] = ValidUtf8(tokenizer->Text(tokenizer->bos()));
     reply["eos_token"] = ValidUtf8(tokenizer->Text(tokenizer->eos()));
@@ -179,11 +169,10 @@ Awaitable<void> Slots(ApiContext& context, Exchange& exchange) {
 
 void AddLlamaRoutes(Router& router, ApiContext& context) {
   const auto add = [&](const char* method, const char* path, Awaitable<void> (*handler)(ApiContext&, Exchange&)) {
-    router.Add({.method = method,
-                .path = path,
-                .role = Role::kUser,
-                .style = ApiStyle::kOpenAi,
-                .handler = [&context, handler](Exchange& exchange) { return handler(context, exchange); }});
+    router.Add(
+        {.method = method, .path = path, .role = Role::kUser, .handler = [&context, handler](Exchange& exchange) {
+           return handler(context, exchange);
+         }});
   };
   add("POST", "/completion", &LlamaCompletion);
   add("POST", "/tokenize", &Tokenize);

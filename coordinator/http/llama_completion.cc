@@ -1,12 +1,11 @@
 #include "coordinator/http/llama_completion.h"
 
-#include <charconv>
-#include <limits>
-#include <random>
-
 #include "coordinator/http/generation.h"
+#include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/http/sampling_fields.h"
 #include "fmt/core.h"
+#include "model/weights.h"
 
 namespace gyre::http {
 namespace {
@@ -21,110 +20,44 @@ struct CompletionRequest {
   std::vector<std::variant<std::string, TokenId>> parts;
 };
 
-void ReadPrompt(const json::value& prompt, JsonFields* fields, CompletionRequest* out) {
+void ReadPrompt(const json::value& prompt, int vocab, JsonFields* fields, CompletionRequest* out) {
   if (const json::string* text = prompt.if_string()) {
     out->question.input = TextInput{.text = std::string(View(*text)), .parse_special = true};
     return;
   }
   const json::array* array = prompt.if_array();
   if (array == nullptr) {
-    return fields->Fail(Malformed("prompt must be a string or an array of strings and token ids", "prompt"));
+    return fields->Fail(BadRequest("prompt must be a string or an array of strings and token ids", "prompt"));
   }
   for (const json::value& part : *array) {
     if (const json::string* text = part.if_string()) {
       out->parts.emplace_back(std::string(View(*text)));
     } else {
-      std::vector<TokenId> id;
-      ReadIds({part}, "prompt", fields, &id);
+      const std::vector<TokenId> id = ReadIds(*fields, "prompt", {part}, vocab);
       if (id.empty()) return;
       out->parts.emplace_back(id[0]);
     }
   }
-  if (array->empty()) fields->Fail(Malformed("prompt is empty", "prompt"));
+  if (array->empty()) fields->Fail(BadRequest("prompt is empty", "prompt"));
 }
 
-// [[id, bias], ...] or {"id": bias, ...}; a bias of false forbids the token.
-void ReadBias(const json::value& value, JsonFields* fields, SamplingParams* sampling) {
-  const auto fail = [&] {
-    fields->Fail(Malformed("logit_bias must be pairs of a token id and a number or false", "logit_bias"));
-  };
-  const auto add = [&](int64_t id, const json::value& bias) {
-    if (id < 0 || id > std::numeric_limits<TokenId>::max()) return fail();
-    if (bias.is_number()) {
-      sampling->logit_bias.emplace_back(static_cast<TokenId>(id), static_cast<float>(bias.to_number<double>()));
-    } else if (bias.is_bool() && !bias.get_bool()) {
-      sampling->logit_bias.emplace_back(static_cast<TokenId>(id), -std::numeric_limits<float>::infinity());
-    } else {
-      fail();
-    }
-  };
-  if (const json::array* pairs = value.if_array()) {
-    for (const json::value& entry : *pairs) {
-      const json::array* pair = entry.if_array();
-      if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_int64()) return fail();
-      add((*pair)[0].get_int64(), (*pair)[1]);
-    }
-    return;
-  }
-  const json::object* object = value.if_object();
-  if (object == nullptr) return fail();
-  for (const auto& [key, bias] : *object) {
-    int64_t id = 0;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size()) return fail();
-    add(id, bias);
-  }
-}
-
-void ReadSampling(JsonFields* fields, SamplingParams* s) {
-  s->temperature = static_cast<float>(fields->Number("temperature", 0, 100).value_or(s->temperature));
-  s->top_k = static_cast<int>(fields->Integer("top_k", -1, INT32_MAX).value_or(s->top_k));
-  if (s->top_k < 0) s->top_k = 0;
-  s->top_p = static_cast<float>(fields->Number("top_p", 0, 1).value_or(s->top_p));
-  if (s->top_p == 0) {  // there it means: the best token alone
-    s->top_p = 1;
-    s->top_k = 1;
-  }
-  s->min_p = static_cast<float>(fields->Number("min_p", 0, 1).value_or(s->min_p));
-  s->repetition_penalty = static_cast<float>(fields->Number("repeat_penalty", 0.01, 100).value_or(1));
-  s->penalty_last_n = static_cast<int>(fields->Integer("repeat_last_n", -1, INT32_MAX).value_or(s->penalty_last_n));
-  s->frequency_penalty = static_cast<float>(fields->Number("frequency_penalty", -2, 2).value_or(0));
-  s->presence_penalty = static_cast<float>(fields->Number("presence_penalty", -2, 2).value_or(0));
-  const int64_t seed = fields->Integer("seed", -1, UINT32_MAX).value_or(-1);
-  s->seed = seed < 0 || seed == UINT32_MAX ? std::random_device()() : static_cast<uint64_t>(seed);
-  if (const json::value* bias = fields->Any("logit_bias")) ReadBias(*bias, fields, s);
-}
-
-// The field of a sampler that Gyre doesn't have may have the value that switches that sampler off.
-void RefuseUnless(JsonFields* fields, const char* name, double off) {
-  const json::value* value = fields->Any(name);
-  if (value == nullptr || (value->is_number() && value->to_number<double>() == off)) return;
-  fields->Refuse(name, fmt::format("this sampler is not there; {} switches it off", off));
-}
-
-std::optional<ApiError> ReadCompletion(const json::object& body, const Caller& caller, CompletionRequest* out) {
+std::optional<ApiError> ReadCompletion(const json::object& body, const Model& model, const Caller& caller,
+                                       CompletionRequest* out) {
   JsonFields fields(body);
   Question& q = out->question;
   fields.Require("prompt");
-  if (const json::value* prompt = fields.Any("prompt")) ReadPrompt(*prompt, &fields, out);
-  ReadSampling(&fields, &q.sampling);
-  const int64_t predict = fields.Integer("n_predict", -1, UINT32_MAX).value_or(-1);
-  if (predict == 0) fields.Fail(Unprocessable("n_predict is 0; it may be 1 or more, or -1", "n_predict"));
-  if (predict > 0) q.max_new_tokens = static_cast<uint32_t>(predict);
-  if (const json::array* stops = fields.Array("stop")) {
-    for (const json::value& stop : *stops) {
-      if (!stop.is_string()) {
-        fields.Fail(Malformed("stop must be an array of strings", "stop"));
-        break;
-      }
-      q.stops.emplace_back(View(stop.get_string()));
-    }
-    if (q.stops.size() > kMaxStops) {
-      fields.Fail(
-          Unprocessable(fmt::format("stop: {} strings, at most {} are taken", q.stops.size(), kMaxStops), "stop"));
-    }
-  }
-  q.ignore_end = fields.Bool("ignore_eos").value_or(false);
+  if (const json::value* prompt = fields.Any("prompt")) ReadPrompt(*prompt, model.spec().vocab, &fields, out);
+  q.sampling = DefaultSampling(model);
+  ReadSamplers(fields, &q.sampling);
+  const int64_t seed = fields.Integer("seed", -1, UINT32_MAX).value_or(-1);
+  q.sampling.seed = seed < 0 || seed == UINT32_MAX ? RandomSeed() >> 32 : static_cast<uint64_t>(seed);
+  ReadLogitBias(fields, model.spec().vocab, 1e6, &q.sampling);
+  ReadEnds(fields, model.spec().vocab, &q);
+  // -2 means the rest of the context, as -1 does here.
+  ReadMostTokens(fields, "n_predict", -2, &q);
+  ReadMostTokens(fields, "max_tokens", -2, &q);
+  ReadOtherServersFields(fields);
+  ReadGrammars(fields, &q);
   q.tenant = caller.tenant;
   out->stream = fields.Bool("stream").value_or(false);
   out->tokens = fields.Bool("return_tokens").value_or(false);
@@ -134,22 +67,15 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Caller& c
     out->probabilities = static_cast<uint32_t>(probabilities);
     q.logprobs = out->probabilities;
   }
-  RefuseUnless(&fields, "mirostat", 0);
-  RefuseUnless(&fields, "dynatemp_range", 0);
-  RefuseUnless(&fields, "typical_p", 1);
-  RefuseUnless(&fields, "xtc_probability", 0);
-  RefuseUnless(&fields, "dry_multiplier", 0);
-  RefuseUnless(&fields, "top_n_sigma", -1);
-  RefuseUnless(&fields, "n_indent", 0);
-  if (fields.Bool("post_sampling_probs").value_or(false)) {
-    fields.Refuse("post_sampling_probs", "probabilities are those before sampling");
+  fields.Refuse("post_sampling_probs", "probabilities are those before sampling");
+  fields.Refuse("response_fields", "all fields are given");
+  fields.Refuse("multimodal_data", "the model reads text alone");
+  fields.Refuse("reasoning_in_content", "the text is given as it is");
+  for (const char* name : {"n_cmpl", "n"}) {
+    if (fields.Integer(name, INT64_MIN, INT64_MAX).value_or(1) != 1) fields.RefuseAny(name, "there is one answer");
   }
-  // These are settings of the samplers above, of the cache, and of slots: they have no effect here.
-  for (const char* name : {"mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "dry_base",
-                           "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "cache_prompt",
-                           "id_slot", "n_keep", "n_discard", "min_keep", "model"}) {
-    fields.Ignore(name);
-  }
+  fields.Ignore("model");
+  fields.Ignore("reasoning_format");
   return fields.Finish();
 }
 
@@ -168,17 +94,9 @@ StatusOr<IdsInput> JoinParts(const Service& service, const std::vector<std::vari
 }
 
 json::object SettingsOf(const Request& request) {
-  const SamplingParams& s = request.sampling;
   json::object out;
-  out["temperature"] = DecimalOf(s.temperature);
-  out["top_k"] = s.top_k;
-  out["top_p"] = DecimalOf(s.top_p);
-  out["min_p"] = DecimalOf(s.min_p);
-  out["repeat_penalty"] = DecimalOf(s.repetition_penalty);
-  out["repeat_last_n"] = s.penalty_last_n;
-  out["presence_penalty"] = DecimalOf(s.presence_penalty);
-  out["frequency_penalty"] = DecimalOf(s.frequency_penalty);
-  out["seed"] = s.seed;
+  for (const SamplingOption& option : SamplingOptions()) out[option.llama] = JsonOf(request.sampling, option);
+  out["seed"] = request.sampling.seed;
   out["n_predict"] = request.max_new_tokens;
   out["ignore_eos"] = request.ignore_end;
   json::array stops;
@@ -342,48 +260,38 @@ Awaitable<void> WholeCompletion(Exchange& exchange, Generation& generation, Comp
 
 }  // namespace
 
-json::object DefaultSettings() {
+json::object DefaultSettings(const Model& model) {
   Request request;
+  request.sampling = DefaultSampling(model);
   json::object out = SettingsOf(request);
   out["n_predict"] = -1;
   out["seed"] = -1;
   return out;
 }
 
-void ReadIds(const json::array& array, const std::string& name, JsonFields* fields, std::vector<TokenId>* out) {
-  for (const json::value& value : array) {
-    if (!value.is_int64()) return fields->Fail(Malformed(name + " must be whole numbers", name));
-    const int64_t id = value.get_int64();
-    if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
-      return fields->Fail(Unprocessable(fmt::format("{}: {} is no token id", name, id), name));
-    }
-    out->push_back(static_cast<TokenId>(id));
-  }
-}
-
 Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange) {
   CompletionRequest asked;
   json::object body;
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
-  if (!error) error = ReadCompletion(body, exchange.request().caller, &asked);
+  if (!error) error = ReadCompletion(body, context.service.model(), exchange.request().caller, &asked);
   if (!error && !asked.parts.empty()) {
     StatusOr<IdsInput> ids = IdsInput();
     std::function<void()> work = [&] { ids = JoinParts(context.service, asked.parts); };
     const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
     if (!ran.ok()) error = FromStatus(ran);
-    if (ran.ok() && !ids.ok()) error = FromStatus(ids.status(), "prompt");
+    if (ran.ok() && !ids.ok()) error = FromInput(ids.status(), "prompt");
     if (ran.ok() && ids.ok()) asked.question.input = *std::move(ids);
   }
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
   CompletionAnswer answer(context, asked, request);
-  Generation generation(exchange, context.service);
+  Generation generation(exchange, context);
   std::vector<Request> requests;
   requests.push_back(std::move(request));
   EventIds ids;
   if (!error) error = generation.Open(std::move(requests), asked.stream, &ids);
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
   } else if (asked.stream) {
     co_await StreamCompletion(exchange, generation, ids, answer);
   } else {

@@ -1,22 +1,14 @@
 // llama.cpp's /completion, and the names of its settings.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
 #include "coordinator/http/api_context.h"
-#include "coordinator/http/json_fields.h"
 
 namespace gyre::http {
 
 Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange);
 
 // The default values of fields that a client leaves out.
-boost::json::object DefaultSettings();
-
-// An array of token ids; an error goes to `fields`.
-void ReadIds(const boost::json::array& array, const std::string& name, JsonFields* fields, std::vector<TokenId>* out);
+boost::json::object DefaultSettings(const Model& model);
 
 }  // namespace gyre::http

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "coordinator/cluster.h"
+#include "coordinator/cluster/cluster.h"
 #include "coordinator/http/metrics_text.h"
 
 namespace gyre::http {
@@ -31,11 +31,8 @@ Awaitable<void> ShowMetrics(Exchange& exchange, ApiContext& context) {
 }  // namespace
 
 void AddMetricsRoutes(Router& router, ApiContext& context) {
-  Route route{.method = "GET",
-              .path = "/metrics",
-              .role = context.metrics_open ? Role::kAnyone : Role::kUser,
-              .style = ApiStyle::kOpenAi,
-              .handler = {}};
+  Route route{
+      .method = "GET", .path = "/metrics", .role = context.metrics_open ? Role::kAnyone : Role::kUser, .handler = {}};
   route.handler = [&context](Exchange& exchange) { return ShowMetrics(exchange, context); };
   router.Add(std::move(route));
 }

@@ -2,79 +2,115 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
 #include <set>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "coordinator/http/cluster_json.h"
+#include "coordinator/service/status_reply.h"
 #include "fmt/format.h"
 #include "model/quoted.h"
-#include "prometheus/metric_family.h"
-#include "prometheus/text_serializer.h"
+#include "proto/status_json.h"
 
 namespace gyre::http {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
+enum class MetricType { kCounter, kGauge, kHistogram };
+
+struct Label {
+  std::string name;
+  std::string value;
+};
+using Labels = std::vector<Label>;
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Collects families in the order in which they are printed.
+std::string_view NameOf(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter: return "counter";
+    case MetricType::kGauge: return "gauge";
+    case MetricType::kHistogram: return "histogram";
+  }
+  return "untyped";
+}
+
+// As Prometheus' text format writes numbers.
+std::string Written(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+// Writes families of samples in Prometheus' text format, in the order in which they come.
 class Families {
  public:
   // The samples that follow belong to this family.
-  Families& Begin(MetricType type, std::string name, std::string help) {
-    families_.push_back({.name = std::move(name), .help = std::move(help), .type = type, .metric = {}});
+  Families& Begin(MetricType type, std::string name, std::string_view help) {
+    name_ = std::move(name);
+    fmt::format_to(std::back_inserter(text_), "# HELP {0} {1}\n# TYPE {0} {2}\n", name_, help, NameOf(type));
     return *this;
   }
-  Families& Sample(double value, Labels labels = {}) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    metric.counter.value = metric.gauge.value = value;
-    families_.back().metric.push_back(std::move(metric));
+  Families& Sample(double value, const Labels& labels = {}) {
+    Line("", labels, Written(value));
     return *this;
   }
-  void Counter(std::string name, std::string help, double value) {
-    Begin(MetricType::Counter, std::move(name), std::move(help)).Sample(value);
+  void Counter(std::string name, std::string_view help, double value) {
+    Begin(MetricType::kCounter, std::move(name), help).Sample(value);
   }
-  void Gauge(std::string name, std::string help, double value) {
-    Begin(MetricType::Gauge, std::move(name), std::move(help)).Sample(value);
+  void Gauge(std::string name, std::string_view help, double value) {
+    Begin(MetricType::kGauge, std::move(name), help).Sample(value);
   }
-  void Histogram(std::string name, std::string help, const LatencyHistogram& h) {
-    Begin(MetricType::Histogram, std::move(name), std::move(help)).Sample(h);
+  void Histogram(std::string name, std::string_view help, const LatencyHistogram& h) {
+    Begin(MetricType::kHistogram, std::move(name), help).Sample(h);
   }
   void Sample(const LatencyHistogram& h, Labels labels = {}) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
+    Line("_count", labels, fmt::to_string(h.count));
+    Line("_sum", labels, Written(h.sum));
     uint64_t below = 0;
+    labels.push_back({.name = "le", .value = {}});
     for (size_t i = 0; i < h.buckets.size(); ++i) {
       below += h.buckets[i];
-      metric.histogram.bucket.push_back({below, LatencyHistogram::kBounds[i]});
+      labels.back().value = Written(LatencyHistogram::kBounds[i]);
+      Line("_bucket", labels, fmt::to_string(below));
     }
-    metric.histogram.sample_count = h.count;
-    metric.histogram.sample_sum = h.sum;
-    families_.back().metric.push_back(std::move(metric));
+    labels.back().value = "+Inf";
+    Line("_bucket", labels, fmt::to_string(h.count));
   }
-  std::string Text() const {
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families_);
-    return std::move(out).str();
-  }
+  std::string Text() && { return std::move(text_); }
 
  private:
-  std::vector<MetricFamily> families_;
+  void Line(std::string_view suffix, const Labels& labels, std::string_view value) {
+    text_.append(name_).append(suffix);
+    char before = '{';
+    for (const Label& label : labels) {
+      text_.append(1, before).append(label.name).append("=\"");
+      for (const char c : label.value) {
+        if (c == '\n') {
+          text_.append("\\n");
+          continue;
+        }
+        if (c == '\\' || c == '"') text_.push_back('\\');
+        text_.push_back(c);
+      }
+      text_.push_back('"');
+      before = ',';
+    }
+    if (!labels.empty()) text_.push_back('}');
+    text_.append(1, ' ').append(value).append(1, '\n');
+  }
+
+  std::string name_;
+  std::string text_;
 };
 
 double Number(uint64_t n) { return static_cast<double>(n); }
 
-void AddRequests(const EngineStats& e, Families* f) {
+void AddRequestCounts(const EngineStats& e, Families* f) {
   f->Counter("gyre_requests_total", "Requests that the engine took.", Number(e.requests));
-  f->Begin(MetricType::Counter, "gyre_requests_ended_total", "Requests that ended, by their outcome.")
+  f->Begin(MetricType::kCounter, "gyre_requests_ended_total", "Requests that ended, by their outcome.")
       .Sample(Number(e.finished), {{"outcome", "finished"}})
       .Sample(Number(e.failed), {{"outcome", "failed"}})
       .Sample(Number(e.cancelled), {{"outcome", "cancelled"}});
@@ -95,21 +131,21 @@ void AddRequests(const EngineStats& e, Families* f) {
 
 void AddScheduler(const EngineStats& e, Families* f) {
   const SchedulerStats& s = e.scheduler;
-  f->Begin(MetricType::Gauge, "gyre_sequences",
+  f->Begin(MetricType::kGauge, "gyre_sequences",
            "Sequences by their state; held ones are counted in prefill or decode too.")
       .Sample(s.waiting, {{"state", "waiting"}})
       .Sample(s.prefill, {{"state", "prefill"}})
       .Sample(s.decode, {{"state", "decode"}})
       .Sample(s.held, {{"state", "held"}});
   const uint32_t free = s.blocks_available - std::min(s.blocks_cached, s.blocks_available);
-  f->Begin(MetricType::Gauge, "gyre_kv_blocks",
+  f->Begin(MetricType::kGauge, "gyre_kv_blocks",
            "KV blocks by their state. Cached blocks hold no running sequence, and are given away when they are needed.")
       .Sample(s.num_blocks - std::min(s.blocks_available, s.num_blocks), {{"state", "used"}})
       .Sample(std::min(s.blocks_cached, s.blocks_available), {{"state", "cached"}})
       .Sample(free, {{"state", "free"}});
   if (s.window_blocks > 0) {
     const uint32_t kept = std::min(s.window_blocks_cached, s.window_blocks_available);
-    f->Begin(MetricType::Gauge, "gyre_kv_window_blocks", "KV blocks of layers with a window by their state.")
+    f->Begin(MetricType::kGauge, "gyre_kv_window_blocks", "KV blocks of layers with a window by their state.")
         .Sample(s.window_blocks - std::min(s.window_blocks_available, s.window_blocks), {{"state", "used"}})
         .Sample(kept, {{"state", "cached"}})
         .Sample(s.window_blocks_available - kept, {{"state", "free"}});
@@ -126,8 +162,10 @@ void AddScheduler(const EngineStats& e, Families* f) {
   f->Counter("gyre_step_errors_total", "Steps that a stage could not compute.", Number(e.step_errors));
   f->Counter("gyre_rings_lost_total", "Rings that were lost with a member: all that ran was computed again.",
              Number(e.rings_lost));
-  f->Gauge("gyre_last_wait_seconds", "How long requests waited for a ring after the last loss.", Seconds(e.last_wait));
-  f->Gauge("gyre_longest_wait_seconds", "How long they waited at most.", Seconds(e.longest_wait));
+  f->Gauge("gyre_last_wait_seconds",
+           "The time from the last sign of a ring that was lost to the next ring, at the last loss.",
+           Seconds(e.last_wait));
+  f->Gauge("gyre_longest_wait_seconds", "The longest of these times.", Seconds(e.longest_wait));
   f->Counter("gyre_requests_blamed_total", "Requests that failed as they were taken to be the cause of lost rings.",
              Number(e.blamed));
   f->Counter("gyre_pauses_total", "Pauses of the engine while a plan changed.", Number(e.pauses));
@@ -172,30 +210,30 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
     for (const Worker& w : workers) f->Sample(value(*w.status), {{"worker", w.label}});
   };
   using M = const MemberStatus&;
-  each(MetricType::Gauge, "gyre_worker_layers", "Layers that a worker runs.",
+  each(MetricType::kGauge, "gyre_worker_layers", "Layers that a worker runs.",
        [](M m) { return m.layers ? static_cast<double>(m.layers->end - m.layers->begin) : 0.0; });
-  each(MetricType::Gauge, "gyre_worker_busy_ratio", "Share of the last moments that a worker computed, 0 to 1.",
+  each(MetricType::kGauge, "gyre_worker_busy_ratio", "Share of the last moments that a worker computed, 0 to 1.",
        [](M m) { return m.load.busy; });
-  each(MetricType::Counter, "gyre_worker_steps_total", "Steps that a worker computed.",
+  each(MetricType::kCounter, "gyre_worker_steps_total", "Steps that a worker computed.",
        [](M m) { return Number(m.load.steps); });
-  each(MetricType::Counter, "gyre_worker_busy_seconds_total", "Time that a worker spent in steps.",
+  each(MetricType::kCounter, "gyre_worker_busy_seconds_total", "Time that a worker spent in steps.",
        [](M m) { return Number(m.load.busy_us) / 1e6; });
-  each(MetricType::Gauge, "gyre_worker_step_seconds", "Mean time of a worker's last steps; 0 where it ran none.",
+  each(MetricType::kGauge, "gyre_worker_step_seconds", "Mean time of a worker's last steps; 0 where it ran none.",
        [](M m) { return m.rates.step_ms / 1e3; });
-  f->Begin(MetricType::Histogram, "gyre_worker_step_duration_seconds", "Time that a worker's steps took to compute.");
+  f->Begin(MetricType::kHistogram, "gyre_worker_step_duration_seconds", "Time that a worker's steps took to compute.");
   for (const Worker& w : workers) f->Sample(w.status->load.step_times, {{"worker", w.label}});
-  each(MetricType::Gauge, "gyre_worker_weight_bytes", "Bytes of the weights that a worker has.",
+  each(MetricType::kGauge, "gyre_worker_weight_bytes", "Bytes of the weights that a worker has.",
        [](M m) { return Number(m.weight_bytes); });
-  each(MetricType::Gauge, "gyre_worker_kv_bytes", "Bytes of the KV cache that a worker has.",
+  each(MetricType::kGauge, "gyre_worker_kv_bytes", "Bytes of the KV cache that a worker has.",
        [](M m) { return Number(m.kv_bytes); });
-  each(MetricType::Gauge, "gyre_worker_memory_bytes", "Bytes that a worker offers for both; 0 = unknown.",
+  each(MetricType::kGauge, "gyre_worker_memory_bytes", "Bytes that a worker offers for both; 0 = unknown.",
        [](M m) { return Number(m.info.memory); });
-  each(MetricType::Gauge, "gyre_worker_weights_room_bytes",
+  each(MetricType::kGauge, "gyre_worker_weights_room_bytes",
        "Room for weights on a worker's disk, in bytes; 0 where it fetches none.",
        [](M m) { return Number(m.info.disk); });
-  each(MetricType::Gauge, "gyre_worker_resident_bytes", "Bytes of a worker's process in physical memory.",
+  each(MetricType::kGauge, "gyre_worker_resident_bytes", "Bytes of a worker's process in physical memory.",
        [](M m) { return Number(m.load.resident_bytes); });
-  each(MetricType::Gauge, "gyre_worker_mirror_bytes", "Bytes of the mirror that a worker keeps of another's KV cache.",
+  each(MetricType::kGauge, "gyre_worker_mirror_bytes", "Bytes of the mirror that a worker keeps of another's KV cache.",
        [](M m) { return Number(m.load.mirrored_bytes); });
 }
 
@@ -226,19 +264,20 @@ void AddLinks(const ClusterStatus& c, const EngineStats& e, const std::vector<Wo
     const std::string to = last ? kCoordinator : label(c.plan->stages[next].worker());
     senders.push_back({&w.status->load, {{"from", w.label}, {"to", to}}, last});
   }
-  f->Begin(MetricType::Counter, "gyre_link_rows_total",
-           "Rows that were sent over a link: token ids to the first stage, activations between stages.");
+  f->Begin(MetricType::kCounter, "gyre_link_rows_total",
+           "Rows that were sent over a link: token ids to the first stage, activations between stages, answers of the "
+           "last one.");
   if (!first_hop.empty()) f->Sample(Number(e.scheduler.computed_rows), first_hop);
   for (const Sender& s : senders) {
-    if (!s.last) f->Sample(Number(s.load->rows_sent), s.labels);
+    f->Sample(Number(s.last ? s.load->answers_sent : s.load->rows_sent), s.labels);
   }
-  f->Begin(MetricType::Counter, "gyre_link_bytes_total",
+  f->Begin(MetricType::kCounter, "gyre_link_bytes_total",
            "Bytes of the frames that carried them, and of the last stage's answers.");
   if (!first_hop.empty()) f->Sample(Number(e.step_bytes_sent), first_hop);
   for (const Sender& s : senders) {
     f->Sample(Number(s.last ? s.load->answer_bytes_sent : s.load->row_bytes_sent), s.labels);
   }
-  f->Begin(MetricType::Gauge, "gyre_link_round_trip_seconds",
+  f->Begin(MetricType::kGauge, "gyre_link_round_trip_seconds",
            "Round trip of a link between two processes, where it is known.");
   if (c.first_hop && !first_hop.empty()) f->Sample(Seconds(*c.first_hop), first_hop);
   for (const Sender& s : senders) {
@@ -258,18 +297,20 @@ void AddCluster(const ClusterStatus& c, const EngineStats& e, Families* f) {
   std::vector<Worker> workers;
   LabelValues labels;
   for (const MemberStatus& m : c.members) {
-    const std::string_view state = MemberState(m);
+    v1::MemberStatus filled;
+    FillMember(m, &filled);
+    const std::string_view state = MemberState(filled);
     for (size_t i = 0; i < kStates.size(); ++i) counts[i] += state == kStates[i] ? 1 : 0;
     if (workers.size() < kMetricWorkers) workers.push_back({&m, labels.Of(m.info.name)});
   }
-  f->Begin(MetricType::Gauge, "gyre_workers", "Members of the cluster by their state, this process among them.");
+  f->Begin(MetricType::kGauge, "gyre_workers", "Members of the cluster by their state, this process among them.");
   for (size_t i = 0; i < kStates.size(); ++i) f->Sample(counts[i], {{"state", kStates[i]}});
   AddWorkers(workers, f);
   AddLinks(c, e, workers, f);
 }
 
 void AddHttp(const MetricsInput& in, Families* f) {
-  f->Begin(MetricType::Counter, "gyre_http_requests_total",
+  f->Begin(MetricType::kCounter, "gyre_http_requests_total",
            "HTTP requests that ended, by route and status; the status is \"none\" where the client had gone.");
   for (const auto& [key, count] : in.requests) {
     const auto& [route, status] = key;
@@ -300,14 +341,14 @@ void AddProcess(const ProcessStats& p, Families* f) {
 
 std::string MetricsText(const MetricsInput& in) {
   Families f;
-  f.Begin(MetricType::Gauge, "gyre_info", "The version and the model; always 1.")
+  f.Begin(MetricType::kGauge, "gyre_info", "The version and the model; always 1.")
       .Sample(1, {{"version", in.version}, {"model", Printable(in.model)}});
-  AddRequests(in.engine, &f);
+  AddRequestCounts(in.engine, &f);
   AddScheduler(in.engine, &f);
   if (in.cluster) AddCluster(*in.cluster, in.engine, &f);
   AddHttp(in, &f);
   AddProcess(in.process, &f);
-  return f.Text();
+  return std::move(f).Text();
 }
 
 }  // namespace gyre::http

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/process_stats.h"
-#include "coordinator/cluster_types.h"
-#include "coordinator/engine.h"
+#include "coordinator/cluster/cluster_types.h"
+#include "coordinator/engine/engine.h"
 #include "coordinator/http/request_counts.h"
 #include "coordinator/http/server.h"
 

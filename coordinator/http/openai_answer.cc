@@ -1,7 +1,8 @@
 #include "coordinator/http/openai_answer.h"
 
-#include <chrono>
+#include <algorithm>
 
+#include "base/unix_time.h"
 #include "coordinator/http/event_ids.h"
 #include "coordinator/http/json_text.h"
 #include "fmt/format.h"
@@ -11,9 +12,9 @@ namespace {
 
 constexpr size_t kWriteBytes = 64 * 1024;  // a write is no longer than this and one event
 
-HttpResponse StreamHead() {
+HttpResponse StreamHead(bool json_lines) {
   HttpResponse head;
-  head.content_type = "text/event-stream";
+  head.content_type = json_lines ? "application/x-ndjson" : "text/event-stream";
   head.headers.emplace_back("cache-control", "no-cache");
   head.headers.emplace_back("x-accel-buffering", "no");  // proxies hand it on at once
   return head;
@@ -23,7 +24,10 @@ HttpResponse StreamHead() {
 class Reader {
  public:
   Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
-      : per_prompt_(answer.choices_per_prompt()), scored_(answer.with_logprobs()), parts_(answer.TakeParts()) {
+      : per_prompt_(answer.choices_per_prompt()),
+        scored_(answer.with_logprobs()),
+        tools_(answer.with_tools()),
+        parts_(answer.TakeParts()) {
     states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
   }
 
@@ -48,14 +52,23 @@ class Reader {
     bool reasoned = false, content = false;
   };
 
-  void TakePieces(std::vector<AnswerSplitter::Piece> pieces, Delta* delta) {
+  void TakeParts(std::vector<AnswerDelta> parts, Delta* delta) {
     State& state = states_[delta->choice];
-    for (AnswerSplitter::Piece& piece : pieces) {
-      (piece.reasoning ? delta->reasoning : delta->text) += piece.text;
+    bool call = false;
+    for (const AnswerDelta& part : parts) {
+      if (part.kind == AnswerDelta::Kind::kReasoning) {
+        delta->reasoning += part.text;
+      } else if (part.kind == AnswerDelta::Kind::kContent) {
+        delta->text += part.text;
+      } else {
+        call = true;
+      }
     }
+    if (tools_) delta->parts = std::move(parts);
     state.reasoned |= !delta->reasoning.empty();
-    if (state.reasoned && !state.content && !delta->text.empty()) usage_.reasoning += state.tokens;
-    state.content |= !delta->text.empty();
+    const bool content = !delta->text.empty() || call;
+    if (state.reasoned && !state.content && content) usage_.reasoning += state.tokens;
+    state.content |= content;
   }
 
   void TakeToken(TokenEvent& token, Delta* delta) {
@@ -64,15 +77,15 @@ class Reader {
     if (parts_.empty()) {
       delta->text = std::move(token.text);
     } else {
-      TakePieces(parts_[delta->choice].Push(token), delta);
+      TakeParts(parts_[delta->choice].Push(token), delta);
       ++state.tokens;
     }
     if (!scored_) return;
     state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
     if (!delta->text.empty()) {
       delta->scores = state.scores.Release(delta->text);
-    } else if (!delta->reasoning.empty()) {
-      state.scores.Drop();
+    } else if (!delta->reasoning.empty() || !delta->parts.empty()) {
+      state.scores.Drop();  // calls have none
     }
   }
 
@@ -81,7 +94,8 @@ class Reader {
     if (parts_.empty()) {
       delta->text = finished.text;
     } else {
-      TakePieces(parts_[delta->choice].Finish(finished), delta);
+      TakeParts(parts_[delta->choice].Finish(finished), delta);
+      delta->called = parts_[delta->choice].called();
       if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
     }
     if (scored_) delta->scores = state.scores.Finish(finished, delta->text);
@@ -89,13 +103,15 @@ class Reader {
     const Usage& usage = finished.usage;
     usage_.completion += usage.generated_tokens;
     usage_.shifts += usage.context_shifts;
+    usage_.to_first_token = std::max(usage_.to_first_token, usage.to_first_token);
+    usage_.total = std::max(usage_.total, usage.total);
     if (delta->choice % per_prompt_ != 0) return;
     usage_.prompt += usage.prompt_tokens;
     usage_.cached += usage.cached_tokens;
   }
 
   const size_t per_prompt_;
-  const bool scored_;
+  const bool scored_, tools_;
   std::vector<AnswerParts> parts_;
   std::vector<State> states_;
   UsageSum usage_;
@@ -104,6 +120,8 @@ class Reader {
 void Add(Delta delta, Choice* choice) {
   choice->reasoning += delta.reasoning;
   choice->text += delta.text;
+  Merge(std::move(delta.parts), &choice->parts);
+  choice->called |= delta.called;
   if (delta.id) choice->ids.push_back(*delta.id);
   for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
   if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
@@ -118,7 +136,7 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
     Delta delta;
     std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
     if (error) {
-      co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+      co_await RespondError(exchange, *std::move(error));
       co_return;
     }
     Choice* choice = &choices[delta.choice];
@@ -137,7 +155,8 @@ std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generati
   for (; item; item = generation.TryNext()) {
     Delta delta;
     if (std::holds_alternative<Waiting>(item->event)) {
-      *out += CommentOf(item->event);
+      if (answer.json_lines()) answer.AppendPing(out);
+      if (!answer.json_lines()) *out += CommentOf(item->event);
       continue;
     }
     if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
@@ -167,7 +186,7 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
     if (item) {
       std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, ids, &out);
       if (error && !begun) {
-        co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+        co_await RespondError(exchange, *std::move(error));
         co_return;
       }
       failed = error.has_value();
@@ -176,11 +195,11 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
       const Wake woken = co_await exchange.Wait(After(ping));
       if (woken == Wake::kGone) co_return;
       if (woken == Wake::kWoken) continue;
-      out += ": the answer takes a while\n\n";
+      answer.AppendPing(&out);
     }
     if (!begun) {
       begun = true;
-      HttpResponse head = StreamHead();
+      HttpResponse head = StreamHead(answer.json_lines());
       head.body = std::move(out);
       co_await exchange.Begin(std::move(head));
     } else if (!out.empty()) {
@@ -193,12 +212,25 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
 
 }  // namespace
 
-void OpenAiAnswer::PartRequests(const ApiContext& context) {
+std::optional<ApiError> OpenAiAnswer::Read(std::string_view body) {
+  boost::json::object object;
+  if (std::optional<ApiError> error = ParseBody(body, &object)) return error;
+  JsonFields fields(object);
+  Question question;
+  ReadFields(fields, &question);
+  if (std::optional<ApiError> error = fields.Finish()) return error;
+  return Prepare(std::move(question));
+}
+
+void OpenAiAnswer::PartRequests(const ApiContext& context, bool reasoning) {
   for (const Request& request : requests_) {
-    AnswerParts parts(context, request.prompt);
+    AnswerParts parts(context, request.prompt,
+                      {.tools = tools_.declared, .parallel = tools_.parallel, .reasoning = reasoning});
     if (parts.parted()) parts_.push_back(std::move(parts));
   }
 }
+
+void OpenAiAnswer::AppendPing(std::string* out) { *out += ": the answer takes a while\n\n"; }
 
 void OpenAiAnswer::AppendError(const ApiError& error, std::string* out) {
   *out += SseEvent(RenderJson(error, ApiStyle::kOpenAi));
@@ -210,13 +242,17 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   const Status posted = co_await RunOnService(exchange, context.service, std::move(read));
   if (!posted.ok()) error = FromStatus(posted);
   if (exchange.gone()) co_return;
-  Generation generation(exchange, context.service);
+  Generation generation(exchange, context);
   std::vector<Request> requests = answer->TakeRequests();
   const size_t count = requests.size();
   EventIds ids;
-  if (!error) error = generation.Open(std::move(requests), answer->stream(), &ids);
+  if (!error && answer->json_lines()) {
+    error = generation.Start(std::move(requests), answer->stream());
+  } else if (!error) {
+    error = generation.Open(std::move(requests), answer->stream(), &ids);
+  }
   if (error) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   Reader reader(context.service, *answer, count);
@@ -227,7 +263,10 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   }
 }
 
-const char* QuotedFinish(FinishReason reason) { return reason == FinishReason::kStop ? "\"stop\"" : "\"length\""; }
+const char* QuotedFinish(FinishReason reason, bool called) {
+  if (reason != FinishReason::kStop) return "\"length\"";
+  return called ? "\"tool_calls\"" : "\"stop\"";
+}
 
 std::string UsageJson(const UsageSum& usage) {
   const std::string shifts = usage.shifts > 0 ? fmt::format(R"(,"context_shifts":{})", usage.shifts) : "";
@@ -249,11 +288,9 @@ void AppendIds(std::span<const TokenId> ids, std::string* out) {
 
 std::string ObjectBeginning(const ApiContext& context, const std::string& id, std::string_view object,
                             const std::string& model) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string out = "{\"id\":";
   AppendQuoted(ValidUtf8(id), &out);
-  out += fmt::format(R"(,"object":"{}","created":{},"model":)", object,
-                     std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  out += fmt::format(R"(,"object":"{}","created":{},"model":)", object, UnixSeconds());
   AppendQuoted(ValidUtf8(model), &out);
   out += ",\"system_fingerprint\":";
   AppendQuoted("gyre-" + context.version, &out);

@@ -1,5 +1,5 @@
-// The common path of all routes that generate, from a request's body to the engine and back. A route only reads its
-// body and writes its answer.
+// The common path of OpenAI's and ollama's routes that generate, from a request's body to the engine and back. A route
+// only reads its body and writes its answer.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "coordinator/http/generation.h"
 #include "coordinator/http/openai_logprobs.h"
 #include "coordinator/http/openai_sampling.h"
+#include "coordinator/http/tool_fields.h"
 
 namespace gyre::http {
 
@@ -24,10 +25,12 @@ namespace gyre::http {
 struct Delta {
   size_t choice = 0;
   std::string reasoning, text;
+  std::vector<AnswerDelta> parts;  // with tools: these two and calls, in their order
   std::optional<TokenId> id;
   std::vector<TokenScore> scores;          // with logprobs: of the tokens that the text comes from
   std::optional<TokenScore> prompt_score;  // with prompt_logprobs: of a token of the prompt; then nothing else is there
   std::optional<FinishReason> finish;      // the last one of its choice
+  bool called = false;                     // with `finish`: the choice has a complete call
 
   std::span<const TokenId> ids() const {
     if (!id) return {};
@@ -38,16 +41,19 @@ struct Delta {
 // The sum over all choices. Choices of one prompt count it once.
 struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
-  uint64_t reasoning = 0;  // of the completion's: those before the content begins
-  uint64_t shifts = 0;     // of the context
+  uint64_t reasoning = 0;              // of the completion's: those before the content begins
+  uint64_t shifts = 0;                 // of the context
+  Duration to_first_token{}, total{};  // of the choice that took longest
 };
 
 // A complete choice.
 struct Choice {
   std::string reasoning, text;
+  std::vector<AnswerDelta> parts;  // as in Delta
   std::vector<TokenId> ids;
   std::vector<TokenScore> scores, prompt_scores;
   FinishReason finish = FinishReason::kStop;
+  bool called = false;
 };
 
 // One HTTP request to a route that generates.
@@ -56,7 +62,7 @@ class OpenAiAnswer {
   virtual ~OpenAiAnswer() = default;
 
   // Fills the protected members below. Runs on a thread of the service; the other functions on the server's thread.
-  virtual std::optional<ApiError> Read(std::string_view body) = 0;
+  std::optional<ApiError> Read(std::string_view body);
 
   // The complete answer as JSON.
   virtual std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) = 0;
@@ -66,29 +72,42 @@ class OpenAiAnswer {
   virtual void AppendEnd(const UsageSum& usage, std::string* out) = 0;
   virtual void AppendError(const ApiError& error, std::string* out);
 
+  // Appends what a silent stream sends, so that nobody takes it for dead. Call it after AppendBegin.
+  virtual void AppendPing(std::string* out);
+  // Whether a stream consists of JSON objects, each in a line, instead of events. Such a stream can't be taken up.
+  virtual bool json_lines() const { return false; }
+
   bool stream() const { return streaming_.stream; }
   bool with_logprobs() const { return with_logprobs_; }
+  bool with_tools() const { return tools_.any(); }
   size_t choices_per_prompt() const { return static_cast<size_t>(n_); }
   std::vector<Request> TakeRequests() { return std::move(requests_); }
   std::vector<AnswerParts> TakeParts() { return std::move(parts_); }
 
  protected:
   std::vector<Request> requests_;  // n_ for each prompt, side by side
-  // For answers that have reasoning beside their text; call it when the requests are made.
-  void PartRequests(const ApiContext& context);
+  // Fills parts_, for answers that have reasoning, if it is to stand beside their text, or calls. Call it when the
+  // requests are made.
+  void PartRequests(const ApiContext& context, bool reasoning = true);
 
   std::vector<AnswerParts> parts_;  // one for each request, or none: then all of an answer is text
   int64_t n_ = 1;
   bool with_logprobs_ = false;
   StreamFields streaming_;
+  ToolRequest tools_;
+
+ private:
+  // The two steps of Read: the body's fields, then the requests that they ask for.
+  virtual void ReadFields(JsonFields& fields, Question* question) = 0;
+  virtual std::optional<ApiError> Prepare(Question question) = 0;
 };
 
 // Reads, generates and answers, as a whole or as a stream.
 Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::unique_ptr<OpenAiAnswer> answer);
 
 // Parts of several answers.
-// The reason, with its quotes.
-const char* QuotedFinish(FinishReason reason);
+// The reason, with its quotes. `called`: a text that ended by itself has calls.
+const char* QuotedFinish(FinishReason reason, bool called = false);
 // "usage" of chat and completions, as JSON.
 std::string UsageJson(const UsageSum& usage);
 // Appends [1,2,3].

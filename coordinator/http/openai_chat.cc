@@ -1,10 +1,12 @@
 // The route POST /v1/chat/completions.
 #include <algorithm>
 
+#include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_messages.h"
 #include "coordinator/http/openai_routes.h"
+#include "coordinator/http/sampling_fields.h"
 #include "fmt/format.h"
 
 namespace gyre::http {
@@ -17,17 +19,21 @@ class ChatAnswer : public OpenAiAnswer {
   ChatAnswer(const ApiContext& context, const HttpRequest& request)
       : context_(context), id_("chatcmpl-" + AnswerId(request)), tenant_(request.caller.tenant) {}
 
-  std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string* out) override;
   void AppendDelta(const Delta& delta, std::string* out) override;
   void AppendEnd(const UsageSum& usage, std::string* out) override;
 
  private:
-  void ReadFields(JsonFields& fields, Question* question);
+  void ReadFields(JsonFields& fields, Question* question) override;
+  std::optional<ApiError> Prepare(Question question) override;
   // Begins one event: all that comes before `"delta":`.
   void OpenChunk(size_t choice, std::string* out);
   void CloseChunk(const Delta& delta, const char* finish, std::string* out);
+  // Appends the events of calls, one for each part.
+  void AppendCalls(const Delta& delta, std::string* out);
+  // Appends the field tool_calls, with a comma before it, if there are calls.
+  void AppendWholeCalls(size_t index, const Choice& choice, std::string* out) const;
   // Appends the field logprobs, with a comma before it.
   void AppendLogprobs(const std::vector<TokenScore>& scores, std::string* out);
 
@@ -36,76 +42,75 @@ class ChatAnswer : public OpenAiAnswer {
   const uint64_t tenant_;
   std::string model_;
   bool with_ids_ = false;
+  bool in_content_ = false;              // reasoning stays there
+  std::vector<size_t> calls_;            // of each choice of a stream, so far
   std::vector<TokenId> prompt_ids_;      // with_ids_
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
 
+// "id":...,"type":"function","function":{"name":...,"arguments":
+void AppendCallBeginning(const std::string& id, const std::string& name, std::string* out) {
+  *out += "\"id\":";
+  AppendQuoted(id, out);
+  *out += R"(,"type":"function","function":{"name":)";
+  AppendQuoted(ValidUtf8(name), out);
+  *out += ",\"arguments\":";
+}
+
 // Refuses fields that ask for something other than text.
-void ReadFormats(JsonFields& fields) {
-  if (const json::object* format = fields.Object("response_format")) {
-    JsonFields inner(*format, "response_format.");
-    if (inner.String("type") != "text") inner.Refuse("type", "text is all that is generated");
-    if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
-  }
+void ReadFormats(JsonFields& fields, Question* question) {
+  ReadTextFormat(fields, "response_format", question);
   if (const json::array* modalities = fields.Array("modalities")) {
     const bool text = std::all_of(modalities->begin(), modalities->end(), [](const auto& m) { return m == "text"; });
     if (!text) fields.Refuse("modalities", "text is all that is generated");
   }
   fields.Refuse("audio", "text is all that is generated");
-  fields.Refuse("verbosity", "say in a message how long the answer may be");
-  fields.Refuse("web_search_options", "this server searches nothing");
-}
-
-std::optional<uint32_t> ReadMaxTokens(JsonFields& fields) {
-  const std::optional<int64_t> older = fields.Integer("max_tokens", 1, UINT32_MAX);
-  const std::optional<int64_t> newer = fields.Integer("max_completion_tokens", 1, UINT32_MAX);
-  if (older && newer && *older != *newer) {
-    fields.Fail(Unprocessable("max_tokens and max_completion_tokens differ", "max_tokens"));
-  }
-  if (!older && !newer) return std::nullopt;
-  return static_cast<uint32_t>(newer ? *newer : *older);
+  fields.Refuse("documents", "say in a message what they are");
+  fields.Refuse("mm_processor_kwargs", "the model reads text alone");
+  fields.Refuse("chat_template", "the model's own template is taken");
+  fields.Refuse("echo", "a chat's answer does not repeat the conversation");
+  fields.Refuse("add_special_tokens", "the chat template says where they stand");
+  fields.Refuse("reasoning_in_content", "reasoning_format none leaves it there");
+  fields.RefuseAny("web_search_options", "this server searches nothing");
+  fields.Ignore("verbosity");
+  fields.Ignore("timings_per_token");
 }
 
 void ReadLogprobs(JsonFields& fields, Question* question) {
-  const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, 20);
+  const int64_t top = fields.Integer("top_logprobs", 0, 20).value_or(0);
   if (fields.Bool("logprobs").value_or(false)) {
-    question->logprobs = static_cast<uint32_t>(top.value_or(0));
-  } else if (top) {
-    fields.Fail(Unprocessable("top_logprobs needs logprobs: true", "top_logprobs"));
+    question->logprobs = static_cast<uint32_t>(top);
+  } else if (top > 0) {
+    fields.Fail(BadRequest("top_logprobs needs logprobs: true", "top_logprobs"));
   }
 }
 
 void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   ChatInput chat;
-  chat.conversation.messages = ReadMessages(fields);
-  if (const json::object* extra = fields.Object("chat_template_kwargs")) chat.conversation.extra = *extra;
-  if (const auto effort = fields.String("reasoning_effort")) chat.conversation.extra["reasoning_effort"] = *effort;
+  ReadMessages(fields, &chat.conversation);
+  ReadChatTools(fields, &tools_);
+  tools_.Offer(&chat.conversation);
   question->input = std::move(chat);
   question->tenant = tenant_;
   ReadSampling(fields, context_, question);
-  question->stops = ReadStop(fields);
-  question->max_new_tokens = ReadMaxTokens(fields);
+  ReadMostTokens(fields, "max_completion_tokens", -1, question);
+  ReadMostTokens(fields, "max_tokens", -1, question);
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);
   streaming_ = ReadStreaming(fields);
   with_ids_ = fields.Bool("return_token_ids").value_or(false);
   ReadLogprobs(fields, question);
   with_logprobs_ = question->logprobs.has_value();
-  ReadTools(fields);
-  ReadFormats(fields);
+  ReadFormats(fields, question);
+  in_content_ = fields.String("reasoning_format") == "none";
   IgnoreAccounting(fields);
 }
 
-std::optional<ApiError> ChatAnswer::Read(std::string_view body) {
-  json::object object;
-  if (std::optional<ApiError> error = ParseBody(body, &object)) return error;
-  JsonFields fields(object);
-  Question question;
-  ReadFields(fields, &question);
-  if (std::optional<ApiError> error = fields.Finish()) return error;
+std::optional<ApiError> ChatAnswer::Prepare(Question question) {
   std::optional<ApiError> error = AddRequests(context_.service, std::move(question), n_, "messages", &requests_);
   if (error) return error;
-  PartRequests(context_);
+  PartRequests(context_, !in_content_);
+  calls_.resize(static_cast<size_t>(n_));
   if (with_ids_) prompt_ids_ = requests_.front().prompt;
   chunk_begin_ = "data: " + ObjectBeginning(context_, id_, "chat.completion.chunk", model_);
   chunk_end_ = streaming_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
@@ -117,7 +122,12 @@ std::string ChatAnswer::Whole(const std::vector<Choice>& choices, const UsageSum
   for (size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) out += ',';
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":{{"role":"assistant","content":)", i);
-    AppendQuoted(choices[i].text, &out);
+    if (choices[i].text.empty() && choices[i].called) {
+      out += "null";
+    } else {
+      AppendQuoted(choices[i].text, &out);
+    }
+    AppendWholeCalls(i, choices[i], &out);
     if (!choices[i].reasoning.empty()) {
       out += ",\"reasoning_content\":";
       AppendQuoted(choices[i].reasoning, &out);
@@ -128,7 +138,7 @@ std::string ChatAnswer::Whole(const std::vector<Choice>& choices, const UsageSum
       out += ",\"token_ids\":";
       AppendIds(choices[i].ids, &out);
     }
-    out += fmt::format(",\"finish_reason\":{}}}", QuotedFinish(choices[i].finish));
+    out += fmt::format(",\"finish_reason\":{}}}", QuotedFinish(choices[i].finish, choices[i].called));
   }
   out += ']';
   if (with_ids_) {
@@ -197,10 +207,50 @@ void ChatAnswer::AppendDelta(const Delta& delta, std::string* out) {
     *out += '}';
     CloseChunk(delta, "null", out);
   }
+  AppendCalls(delta, out);
   if (!delta.finish) return;
   OpenChunk(delta.choice, out);
   *out += "{}";
-  CloseChunk({}, QuotedFinish(*delta.finish), out);
+  CloseChunk({}, QuotedFinish(*delta.finish, delta.called), out);
+}
+
+void ChatAnswer::AppendCalls(const Delta& delta, std::string* out) {
+  size_t& calls = calls_[delta.choice];
+  for (const AnswerDelta& part : delta.parts) {
+    const bool begins = part.kind == AnswerDelta::Kind::kCall;
+    if (!begins && part.kind != AnswerDelta::Kind::kArguments) continue;
+    if (begins) ++calls;
+    OpenChunk(delta.choice, out);
+    fmt::format_to(std::back_inserter(*out), R"({{"tool_calls":[{{"index":{},)", calls - 1);
+    if (begins) {
+      AppendCallBeginning(CallId("call_", id_, delta.choice, calls - 1), part.text, out);
+      *out += "\"\"}}]}";
+    } else {
+      *out += "\"function\":{\"arguments\":";
+      AppendQuoted(ValidUtf8(part.text), out);
+      *out += "}}]}";
+    }
+    CloseChunk({}, "null", out);
+  }
+}
+
+void ChatAnswer::AppendWholeCalls(size_t index, const Choice& choice, std::string* out) const {
+  size_t calls = 0;
+  bool arguments = true;
+  for (const AnswerDelta& part : choice.parts) {
+    if (part.kind == AnswerDelta::Kind::kArguments) {
+      AppendQuoted(ValidUtf8(part.text), out);
+      *out += "}}";
+      arguments = true;
+    }
+    if (part.kind != AnswerDelta::Kind::kCall) continue;
+    if (!arguments) *out += "\"\"}}";
+    *out += calls == 0 ? ",\"tool_calls\":[{" : ",{";
+    AppendCallBeginning(CallId("call_", id_, index, calls++), part.text, out);
+    arguments = false;
+  }
+  if (!arguments) *out += "\"\"}}";
+  if (calls > 0) *out += ']';
 }
 
 void ChatAnswer::AppendEnd(const UsageSum& usage, std::string* out) {

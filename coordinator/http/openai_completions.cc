@@ -1,9 +1,11 @@
 // The route POST /v1/completions.
 #include <span>
 
+#include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_routes.h"
+#include "coordinator/http/sampling_fields.h"
 #include "fmt/format.h"
 #include "model/weights.h"
 
@@ -17,7 +19,6 @@ class CompletionAnswer : public OpenAiAnswer {
   CompletionAnswer(const ApiContext& context, const HttpRequest& request)
       : context_(context), id_("cmpl-" + AnswerId(request)), tenant_(request.caller.tenant) {}
 
-  std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string* out) override;
   void AppendDelta(const Delta& delta, std::string* out) override;
@@ -29,7 +30,8 @@ class CompletionAnswer : public OpenAiAnswer {
     std::vector<TokenId> ids;
     bool hidden_bos = false;  // the tokenizer added it to the text
   };
-  void ReadFields(JsonFields& fields, Question* question);
+  void ReadFields(JsonFields& fields, Question* question) override;
+  std::optional<ApiError> Prepare(Question question) override;
   std::optional<ApiError> AddPrompt(const PromptInput& input, const Question& question);
   const Prompt& PromptOf(size_t choice) const { return prompts_[choice / static_cast<size_t>(n_)]; }
   // Appends the fields after the text of a choice.
@@ -60,15 +62,14 @@ void CompletionAnswer::ReadFields(JsonFields& fields, Question* question) {
   inputs_ = ReadPrompts(fields, "prompt", context_.service.model().spec().vocab, kMaxChoices);
   question->tenant = tenant_;
   ReadSampling(fields, context_, question);
-  question->stops = ReadStop(fields);
-  const std::optional<int64_t> most = fields.Integer("max_tokens", 0, UINT32_MAX);
-  if (most) question->max_new_tokens = static_cast<uint32_t>(*most);
+  ReadMostTokens(fields, "max_tokens", -1, question);
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);
-  if (fields.Integer("best_of", 1, kMaxChoices).value_or(n_) != n_) {
-    fields.Refuse("best_of", "every answer that is generated is given; n says how many");
+  const int64_t best_of = fields.Integer("best_of", 0, kMaxChoices).value_or(0);
+  if (best_of != 0 && best_of != n_) {
+    fields.RefuseAny("best_of", "every answer that is generated is given; n says how many");
   }
   if (static_cast<int64_t>(inputs_.size()) * n_ > kMaxChoices) {
-    fields.Fail(Unprocessable(
+    fields.Fail(BadRequest(
         fmt::format("{} prompts of {} choices each are more than {}", inputs_.size(), n_, kMaxChoices), "n"));
   }
   streaming_ = ReadStreaming(fields);
@@ -79,6 +80,9 @@ void CompletionAnswer::ReadFields(JsonFields& fields, Question* question) {
   if (echo_) question->prompt_logprobs = question->logprobs;
   with_logprobs_ = logprobs.has_value();
   fields.Refuse("suffix", "the model continues a text, it fills no gaps");
+  ReadTextFormat(fields, "response_format", question);
+  if (!fields.Bool("add_special_tokens").value_or(true))
+    fields.RefuseAny("add_special_tokens", "give the prompt as ids");
   IgnoreAccounting(fields);
 }
 
@@ -101,20 +105,14 @@ std::optional<ApiError> CompletionAnswer::AddPrompt(const PromptInput& input, co
   }
   if (echo_ && ids != nullptr) {
     StatusOr<std::string> text = context_.service.Detokenize(*ids, true);
-    if (!text.ok()) return FromStatus(text.status(), "prompt");
+    if (!text.ok()) return FromInput(text.status(), "prompt");
     prompt.text = ValidUtf8(*text);
   }
   prompts_.push_back(std::move(prompt));
   return std::nullopt;
 }
 
-std::optional<ApiError> CompletionAnswer::Read(std::string_view body) {
-  json::object object;
-  if (std::optional<ApiError> error = ParseBody(body, &object)) return error;
-  JsonFields fields(object);
-  Question question;
-  ReadFields(fields, &question);
-  if (std::optional<ApiError> error = fields.Finish()) return error;
+std::optional<ApiError> CompletionAnswer::Prepare(Question question) {
   for (const PromptInput& input : inputs_) {
     if (std::optional<ApiError> error = AddPrompt(input, question)) return error;
   }

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/logprobs.h"
-#include "coordinator/service.h"
+#include "coordinator/engine/logprobs.h"
+#include "coordinator/service/service.h"
 
 namespace gyre::http {
 

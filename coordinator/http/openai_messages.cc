@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/http/tool_fields.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
@@ -9,46 +10,79 @@ namespace {
 
 namespace json = boost::json;
 
-json::object ReadMessage(JsonFields& fields) {
+// The calls of an earlier answer.
+void ReadCalls(JsonFields& fields, json::object* message) {
+  const json::array* calls = fields.Array("tool_calls");
+  if (calls == nullptr || calls->empty()) return;
+  json::array out;
+  fields.EachObject("tool_calls", *calls, [&out](JsonFields& call) {
+    call.Require("function");
+    const std::string id = call.String("id").value_or("");
+    if (call.String("type").value_or("function") != "function") call.Refuse("type", "functions are all that is called");
+    call.Ignore("index");
+    const json::object* function = call.Object("function");
+    if (function == nullptr) return;
+    JsonFields inner(*function, call.Path("function."));
+    inner.Require("name");
+    const std::string name = inner.String("name").value_or("");
+    const std::string arguments = inner.String("arguments").value_or("");
+    if (std::optional<ApiError> error = inner.Finish()) return call.Fail(*std::move(error));
+    out.push_back(ToolCall(id, name, arguments.empty() ? "{}" : arguments));
+  });
+  (*message)["tool_calls"] = std::move(out);
+}
+
+json::object ReadMessage(JsonFields& fields, bool* prefix) {
   fields.Require("role");
-  const std::string role = ReadRole(fields);
+  const std::string role = ReadRole(fields, true);
   const std::optional<std::string> content = ReadContent(fields, "content", {"text"});
   // The message may be an earlier answer of the server, which may have these fields.
-  fields.Ignore("refusal");
-  fields.Ignore("annotations");
-  for (const char* name : {"tool_calls", "function_call", "tool_call_id"}) {
-    fields.Refuse(name, "this server calls no tools");
+  for (const char* name :
+       {"refusal", "annotations", "reasoning_details", "cache_control", "provider_specific_fields"}) {
+    fields.Ignore(name);
   }
+  fields.Refuse("function_call", "use tool_calls");
   fields.Refuse("audio", "text is all that is generated");
+  fields.Refuse("images", "the model reads text only");
+  *prefix = fields.Bool("prefix").value_or(false);
   if (!content && role != "assistant") fields.Require("content");
-  json::object message;
-  message["role"] = role;
-  message["content"] = content.value_or("");
-  if (const std::optional<std::string> name = fields.String("name")) message["name"] = *name;
-  if (const std::optional<std::string> thought = fields.String("reasoning_content")) {
-    message["reasoning_content"] = *thought;
+  json::object message = role == "tool" ? ToolResult(fields.String("tool_call_id").value_or(""), content.value_or(""))
+                                        : TextMessage(role, content.value_or(""));
+  if (role == "assistant") {
+    ReadCalls(fields, &message);
+  } else {
+    fields.Refuse("tool_calls", "only an assistant calls tools");
   }
+  if (role != "tool") fields.Refuse("tool_call_id", "it belongs to a tool's result");
+  // An empty field is none: templates tell apart what is empty and what is absent.
+  const std::string name = fields.String("name").value_or("");
+  if (!name.empty()) message["name"] = name;
+  std::string thought = fields.String("reasoning_content").value_or("");
+  const std::string other = fields.String("reasoning").value_or("");  // another name that servers have for it
+  if (thought.empty()) thought = other;
+  if (!thought.empty()) message["reasoning_content"] = thought;
   return message;
 }
 
 // Appends the text of one part.
-void ReadPart(const json::value& part, const std::string& path, std::initializer_list<std::string_view> types,
-              JsonFields& outer, std::string* text) {
-  if (!part.is_object()) return outer.Fail(Malformed(fmt::format("{} must be an object", path), path));
-  JsonFields fields(part.get_object(), path + ".");
+void ReadPart(JsonFields& fields, std::initializer_list<std::string_view> types, std::string* text) {
   fields.Require("type");
   const std::string type = fields.String("type").value_or("");
   if (std::find(types.begin(), types.end(), type) == types.end()) {
-    fields.Fail(Unprocessable(fmt::format("{}.type {} is not supported: the model reads text only", path, type),
-                              path + ".type"));
+    const std::string path = fields.Path("type");
+    fields.Fail(BadRequest(fmt::format("{} {} is not supported: the model reads text only", path, type), path));
   }
   fields.Require("text");
   *text += fields.String("text").value_or("");
-  for (const char* name : {"annotations", "logprobs"}) fields.Ignore(name);
-  if (std::optional<ApiError> error = fields.Finish()) outer.Fail(*std::move(error));
+  for (const char* name : {"annotations", "logprobs", "cache_control"}) fields.Ignore(name);
 }
 
 }  // namespace
+
+json::object TextMessage(std::string_view role, std::string_view text) {
+  return {{"role", json::string_view(role.data(), role.size())},
+          {"content", json::string_view(text.data(), text.size())}};
+}
 
 std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name,
                                        std::initializer_list<std::string_view> parts) {
@@ -57,45 +91,50 @@ std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name
   if (value->is_string()) return std::string(value->get_string());
   if (!value->is_array()) {
     fields.Fail(
-        Malformed(fmt::format("{} must be a string or an array of parts", fields.Path(name)), fields.Path(name)));
+        BadRequest(fmt::format("{} must be a string or an array of parts", fields.Path(name)), fields.Path(name)));
     return std::nullopt;
   }
   std::string text;
-  size_t index = 0;
-  for (const json::value& part : value->get_array()) {
-    ReadPart(part, fmt::format("{}[{}]", fields.Path(name), index++), parts, fields, &text);
-  }
+  fields.EachObject(name, value->get_array(), [&](JsonFields& part) { ReadPart(part, parts, &text); });
   return text;
 }
 
-std::string ReadRole(JsonFields& fields) {
+std::string ReadRole(JsonFields& fields, bool tools) {
   const std::string role = fields.String("role").value_or("");
   if (role == "developer") return "system";
+  if (tools && role == "tool") return role;
   if (role != "system" && role != "user" && role != "assistant") {
-    fields.Fail(Unprocessable(
-        fmt::format("{} is {}; it may be system, developer, user or assistant", fields.Path("role"), role),
-        fields.Path("role")));
+    fields.Fail(
+        BadRequest(fmt::format("{} is {}; it may be system, developer, user or assistant", fields.Path("role"), role),
+                   fields.Path("role")));
   }
   return role;
 }
 
-json::array ReadMessages(JsonFields& fields) {
-  json::array messages;
+void ReadMessages(JsonFields& fields, Conversation* conversation) {
+  json::array& messages = conversation->messages;
   fields.Require("messages");
   const json::array* list = fields.Array("messages");
-  if (list == nullptr) return messages;
-  if (list->empty()) fields.Fail(Unprocessable("messages is empty", "messages"));
-  for (size_t i = 0; i < list->size() && !fields.failed(); ++i) {
-    const std::string path = fmt::format("messages[{}]", i);
-    if (!(*list)[i].is_object()) {
-      fields.Fail(Malformed(fmt::format("{} must be an object", path), path));
-      break;
-    }
-    JsonFields message((*list)[i].get_object(), path + ".");
-    messages.push_back(ReadMessage(message));
-    if (std::optional<ApiError> error = message.Finish()) fields.Fail(*std::move(error));
+  bool prefix = false;  // of the last message
+  if (list != nullptr && list->empty()) fields.Fail(BadRequest("messages is empty", "messages"));
+  if (list != nullptr) {
+    fields.EachObject("messages", *list,
+                      [&](JsonFields& message) { messages.push_back(ReadMessage(message, &prefix)); });
   }
-  return messages;
+  if (!fields.failed()) NameToolResults(&messages);
+  const bool continues = fields.Bool("continue_final_message").value_or(false);
+  const std::optional<bool> begins = fields.Bool("add_generation_prompt");
+  if (continues && begins.value_or(false)) {
+    fields.Fail(
+        BadRequest("continue_final_message and add_generation_prompt can't both be true: an answer begins anew "
+                   "or continues the last message",
+                   "continue_final_message"));
+  }
+  conversation->continue_final = continues || prefix;
+  conversation->add_generation_prompt = begins.value_or(true);
+  if (const json::object* extra = fields.Object("chat_template_kwargs")) conversation->extra = *extra;
+  const std::string effort = fields.String("reasoning_effort").value_or("");
+  if (!effort.empty()) conversation->extra["reasoning_effort"] = effort;
 }
 
 }  // namespace gyre::http

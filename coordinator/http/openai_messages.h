@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "boost/json/array.hpp"
 #include "coordinator/http/json_fields.h"
+#include "model/chat_template.h"
 
 namespace gyre::http {
 
@@ -15,10 +15,15 @@ namespace gyre::http {
 std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name,
                                        std::initializer_list<std::string_view> parts);
 
-// "system", "user" or "assistant"; "developer" means "system". "": an error.
-std::string ReadRole(JsonFields& fields);
+// "system", "user" or "assistant", with `tools` also "tool"; "developer" means "system". "": an error.
+std::string ReadRole(JsonFields& fields, bool tools = false);
 
-// The field "messages" in the form of chat templates: role and content, name and reasoning_content if present.
-boost::json::array ReadMessages(JsonFields& fields);
+// A message in the form of chat templates. REQUIRES: valid UTF-8.
+boost::json::object TextMessage(std::string_view role, std::string_view text);
+
+// Reads the field "messages" in the form of chat templates (role and content; name, reasoning_content, tool_calls and
+// tool_call_id if present), whether the last one is to be continued (continue_final_message, add_generation_prompt, or
+// its own `prefix`), and the further variables of the template: chat_template_kwargs and reasoning_effort.
+void ReadMessages(JsonFields& fields, Conversation* conversation);
 
 }  // namespace gyre::http

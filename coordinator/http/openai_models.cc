@@ -23,17 +23,21 @@ json::object Describe(const ApiContext& context, const std::string& name) {
   out["hash"] = context.model_hash();
   const ModelSpec& spec = context.service.model().spec();
   out["meta"] = json::object{{"n_vocab", spec.vocab}, {"n_ctx_train", spec.context}};
+  const SamplingParams sampling = DefaultSampling(context.service.model());
+  out["default_sampling"] = json::object{{"temperature", DecimalOf(sampling.temperature)},
+                                         {"top_k", sampling.top_k},
+                                         {"top_p", DecimalOf(sampling.top_p)},
+                                         {"min_p", DecimalOf(sampling.min_p)},
+                                         {"repetition_penalty", DecimalOf(sampling.repetition_penalty)}};
   return out;
 }
 
 using Handler = Awaitable<void> (*)(const ApiContext&, Exchange&);
 
-Route MakeRoute(const ApiContext& context, const char* method, const char* path, Handler handler) {
-  return {.method = method,
-          .path = path,
-          .role = Role::kUser,
-          .style = ApiStyle::kOpenAi,
-          .handler = [&context, handler](Exchange& exchange) { return handler(context, exchange); }};
+Route MakeRoute(const ApiContext& context, const char* method, const std::string& path, Handler handler) {
+  return {.method = method, .path = path, .role = Role::kUser, .handler = [&context, handler](Exchange& exchange) {
+            return handler(context, exchange);
+          }};
 }
 
 }  // namespace
@@ -52,7 +56,7 @@ Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange) {
 Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
   const std::string name = exchange.request().path.substr(kModelPath.size());
   if (std::optional<ApiError> error = CheckModel(context, name)) {
-    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_await RespondError(exchange, *std::move(error));
     co_return;
   }
   const json::object model = Describe(context, name);
@@ -62,11 +66,14 @@ Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
 }
 
 void AddOpenAiRoutes(Router& router, ApiContext& context) {
-  router.Add(MakeRoute(context, "POST", "/v1/chat/completions", ChatCompletions));
-  router.Add(MakeRoute(context, "POST", "/v1/completions", Completions));
-  router.Add(MakeRoute(context, "POST", "/v1/responses", Responses));
-  router.Add(MakeRoute(context, "POST", "/v1/embeddings", Embeddings));
-  router.Add(MakeRoute(context, "GET", "/v1/models", ListModels));
+  // Clients whose base URL lacks /v1 find the same.
+  for (const std::string base : {"/v1", ""}) {
+    router.Add(MakeRoute(context, "POST", base + "/chat/completions", ChatCompletions));
+    router.Add(MakeRoute(context, "POST", base + "/completions", Completions));
+    router.Add(MakeRoute(context, "POST", base + "/responses", Responses));
+    router.Add(MakeRoute(context, "POST", base + "/embeddings", Embeddings));
+    router.Add(MakeRoute(context, "GET", base + "/models", ListModels));
+  }
   router.Add(MakeRoute(context, "GET", "/v1/models/*", ShowModel));
 }
 

@@ -1,12 +1,15 @@
 // The route POST /v1/responses, which does not remember earlier responses.
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
+#include "base/unix_time.h"
 #include "boost/json/parse.hpp"
+#include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_messages.h"
 #include "coordinator/http/openai_routes.h"
+#include "coordinator/http/sampling_fields.h"
 #include "fmt/format.h"
 
 namespace gyre::http {
@@ -19,7 +22,6 @@ class ResponsesAnswer : public OpenAiAnswer {
   ResponsesAnswer(const ApiContext& context, const HttpRequest& request)
       : context_(context), id_(AnswerId(request)), tenant_(request.caller.tenant) {}
 
-  std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string* out) override;
   void AppendDelta(const Delta& delta, std::string* out) override;
@@ -27,89 +29,111 @@ class ResponsesAnswer : public OpenAiAnswer {
   void AppendError(const ApiError& error, std::string* out) override;
 
  private:
-  // A part of the answer: the reasoning, if there is any, or the message.
+  // A part of the answer: reasoning, a message, or a call of a tool, whose text is its arguments.
+  enum class Kind : uint8_t { kReasoning, kMessage, kCall };
   struct Item {
-    bool reasoning = false;
-    std::string id, text;
+    Kind kind = Kind::kMessage;
+    std::string id, text, name, call_id;
     std::vector<TokenScore> scores;
   };
-  void ReadFields(JsonFields& fields, Question* question);
+  void ReadFields(JsonFields& fields, Question* question) override;
+  std::optional<ApiError> Prepare(Question question) override;
   // The object while it is written (no usage) or at its end.
   json::object Response(const UsageSum* usage) const;
   json::object ItemObject(const Item& item, bool done) const;
   json::object Part(const Item& item, bool done) const;
   json::array Scores(const std::vector<TokenScore>& scores) const;
-  void AddItem(bool reasoning);
+  void AddItem(Kind kind, std::string_view name = {});
   void AppendEvent(std::string_view type, json::object fields, std::string* out);
   // Like AppendEvent, with the place of the last item's text in it.
   void AppendPartEvent(std::string_view type, json::object fields, std::string* out);
-  void OpenItem(bool reasoning, std::string* out);
+  void OpenItem(Kind kind, std::string_view name, std::string* out);
   void CloseItem(std::string* out);
-  void AppendText(bool reasoning, const std::string& text, const std::vector<TokenScore>& scores, std::string* out);
+  void AppendText(Kind kind, const std::string& text, const std::vector<TokenScore>& scores, std::string* out);
+  void AppendArguments(const std::string& text, std::string* out);
 
   const ApiContext& context_;
   const std::string id_;
   const uint64_t tenant_;
   json::object settings_;  // fields of the response that say what was asked for
+  json::object format_{{"type", "text"}};
   std::vector<Item> items_;
   FinishReason finish_ = FinishReason::kStop;
   uint64_t sequence_ = 0;  // of events
+  size_t calls_ = 0;
 };
 
+// Calls that follow each other are those of one message.
+void AddCall(JsonFields& fields, json::array* messages) {
+  fields.Require("call_id");
+  fields.Require("name");
+  const std::string id = fields.String("call_id").value_or("");
+  const std::string name = fields.String("name").value_or("");
+  const std::string arguments = fields.String("arguments").value_or("");
+  for (const char* field : {"id", "status"}) fields.Ignore(field);
+  const bool goes_on = !messages->empty() && messages->back().at("role") == "assistant";
+  if (!goes_on) messages->push_back(TextMessage("assistant", ""));
+  json::value& calls = messages->back().as_object()["tool_calls"];
+  if (!calls.is_array()) calls = json::array();
+  calls.get_array().push_back(ToolCall(id, name, arguments.empty() ? "{}" : arguments));
+}
+
+void AddResult(JsonFields& fields, json::array* messages) {
+  fields.Require("call_id");
+  fields.Require("output");
+  const std::string id = fields.String("call_id").value_or("");
+  const auto output = ReadContent(fields, "output", {"input_text", "output_text", "text"});
+  for (const char* field : {"id", "status"}) fields.Ignore(field);
+  messages->push_back(ToolResult(id, output.value_or("")));
+}
+
 // Reads a message of the conversation; items without an effect here add none.
-void ReadItem(const json::value& value, const std::string& path, JsonFields& outer, json::array* messages) {
-  if (!value.is_object()) return outer.Fail(Malformed(fmt::format("{} must be an object", path), path));
-  JsonFields fields(value.get_object(), path + ".");
+void ReadItem(JsonFields& fields, json::array* messages) {
   const std::string type = fields.String("type").value_or("message");
-  if (type == "reasoning") return;  // of an earlier answer: templates take none of it either
+  // Reasoning of an earlier answer: templates take none of it either.
+  if (type == "reasoning") return fields.IgnoreAll("");
+  if (type == "function_call") return AddCall(fields, messages);
+  if (type == "function_call_output") return AddResult(fields, messages);
   if (type != "message") {
-    return outer.Fail(
-        Unprocessable(fmt::format("{}.type {} is not supported: messages are", path, type), path + ".type"));
+    const std::string path = fields.Path("type");
+    return fields.Fail(
+        BadRequest(fmt::format("{} {} is not supported: messages and calls of functions are", path, type), path));
   }
   fields.Require("role");
   fields.Require("content");
-  json::object message;
-  message["role"] = ReadRole(fields);
-  message["content"] = ReadContent(fields, "content", {"input_text", "output_text", "text"}).value_or("");
+  const std::string role = ReadRole(fields);
+  const auto content = ReadContent(fields, "content", {"input_text", "output_text", "text"});
+  messages->push_back(TextMessage(role, content.value_or("")));
   for (const char* name : {"id", "status", "phase"}) fields.Ignore(name);
-  if (std::optional<ApiError> error = fields.Finish()) return outer.Fail(*std::move(error));
-  messages->push_back(std::move(message));
-}
-
-json::object MessageOf(const char* role, const std::string& content) {
-  json::object message;
-  message["role"] = role;
-  message["content"] = content;
-  return message;
 }
 
 json::array ReadInput(JsonFields& fields) {
   json::array messages;
-  if (const auto instructions = fields.String("instructions")) messages.push_back(MessageOf("system", *instructions));
+  const std::string instructions = fields.String("instructions").value_or("");
+  if (!instructions.empty()) messages.push_back(TextMessage("system", instructions));
   fields.Require("input");
   const json::value* input = fields.Any("input");
   if (input == nullptr) return messages;
   if (input->is_string()) {
-    messages.push_back(MessageOf("user", std::string(input->get_string())));
+    messages.push_back(TextMessage("user", View(input->get_string())));
   } else if (input->is_array()) {
     const json::array& items = input->get_array();
-    if (items.empty()) fields.Fail(Unprocessable("input is empty", "input"));
-    for (size_t i = 0; i < items.size() && !fields.failed(); ++i) {
-      ReadItem(items[i], fmt::format("input[{}]", i), fields, &messages);
-    }
+    if (items.empty()) fields.Fail(BadRequest("input is empty", "input"));
+    fields.EachObject("input", items, [&messages](JsonFields& item) { ReadItem(item, &messages); });
+    if (!fields.failed()) NameToolResults(&messages);
   } else {
-    fields.Fail(Malformed("input must be a string or an array of items", "input"));
+    fields.Fail(BadRequest("input must be a string or an array of items", "input"));
   }
   return messages;
 }
 
-// Refuses fields that need memory or tools, which this server does not have.
+// Refuses fields that need memory, which this server does not have.
 void RefuseState(JsonFields& fields) {
   constexpr char kMemory[] = "this server remembers no answers; send the whole conversation";
   fields.Refuse("previous_response_id", kMemory);
   fields.Refuse("conversation", kMemory);
   fields.Refuse("prompt", "this server stores no prompts");
-  if (fields.Bool("background").value_or(false)) fields.Refuse("background", kMemory);
+  fields.Refuse("background", kMemory);
   if (fields.String("truncation").value_or("disabled") != "disabled") {
     fields.Refuse("truncation", "a conversation that is too long is an error");
   }
@@ -117,21 +141,18 @@ void RefuseState(JsonFields& fields) {
 }
 
 // Reads text.format and reasoning.effort.
-void ReadTextAndReasoning(JsonFields& fields, json::object* extra) {
+void ReadTextAndReasoning(JsonFields& fields, json::object* extra, Question* question) {
   if (const json::object* text = fields.Object("text")) {
     JsonFields inner(*text, "text.");
-    if (const json::object* format = inner.Object("format")) {
-      JsonFields kind(*format, "text.format.");
-      if (kind.String("type") != "text") kind.Refuse("type", "text is all that is generated");
-      if (std::optional<ApiError> error = kind.Finish()) inner.Fail(*std::move(error));
-    }
-    inner.Refuse("verbosity", "say in a message how long the answer may be");
+    ReadTextFormat(inner, "format", question);
+    inner.Ignore("verbosity");
     if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
   }
   if (const json::object* reasoning = fields.Object("reasoning")) {
     JsonFields inner(*reasoning, "reasoning.");
-    if (const auto effort = inner.String("effort")) (*extra)["reasoning_effort"] = *effort;
-    for (const char* name : {"summary", "generate_summary"}) inner.Refuse(name, "the reasoning itself is given");
+    const std::string effort = inner.String("effort").value_or("");
+    if (!effort.empty()) (*extra)["reasoning_effort"] = effort;
+    for (const char* name : {"summary", "generate_summary"}) inner.Ignore(name);  // the reasoning itself is given
     if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
   }
 }
@@ -144,12 +165,12 @@ void ReadInclude(JsonFields& fields, Question* question) {
       if (what == "message.output_text.logprobs") {
         question->logprobs = static_cast<uint32_t>(top.value_or(0));
       } else if (what != "reasoning.encrypted_content") {  // the reasoning is given as it is
-        fields.Fail(Unprocessable(fmt::format("include: {} is not supported", WriteJson(what)), "include"));
+        fields.Fail(BadRequest(fmt::format("include: {} is not supported", WriteJson(what)), "include"));
       }
     }
   }
   if (top.value_or(0) > 0 && !question->logprobs) {
-    fields.Fail(Unprocessable("top_logprobs needs message.output_text.logprobs in include", "top_logprobs"));
+    fields.Fail(BadRequest("top_logprobs needs message.output_text.logprobs in include", "top_logprobs"));
   }
 }
 
@@ -158,36 +179,38 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   ChatInput chat;
   chat.conversation.messages = ReadInput(fields);
   if (const json::object* extra = fields.Object("chat_template_kwargs")) chat.conversation.extra = *extra;
-  ReadTextAndReasoning(fields, &chat.conversation.extra);
+  ReadTextAndReasoning(fields, &chat.conversation.extra, question);
+  if (const json::object* text = fields.Object("text"); text != nullptr && text->contains("format")) {
+    if (const json::object* format = text->at("format").if_object()) format_ = *format;
+  }
+  ReadResponseTools(fields, &tools_);
+  tools_.Offer(&chat.conversation);
+  const json::value* choice = fields.Any("tool_choice");
+  const json::value* tools = fields.Any("tools");
+  settings_["parallel_tool_calls"] = tools_.any() && tools_.parallel;
+  settings_["tool_choice"] = !tools_.any() ? json::value("none") : choice != nullptr ? *choice : json::value("auto");
+  settings_["tools"] = tools_.any() && tools != nullptr ? *tools : json::value(json::array());
   question->input = std::move(chat);
   question->tenant = tenant_;
   ReadSampling(fields, context_, question);
-  const std::optional<int64_t> most = fields.Integer("max_output_tokens", 1, UINT32_MAX);
-  if (most) question->max_new_tokens = static_cast<uint32_t>(*most);
+  ReadMostTokens(fields, "max_output_tokens", -1, question);
   ReadInclude(fields, question);
   with_logprobs_ = question->logprobs.has_value();
   streaming_ = ReadStreaming(fields);
   RefuseState(fields);
-  ReadTools(fields);
   const json::object* metadata = fields.Object("metadata");
   settings_["metadata"] = metadata != nullptr ? *metadata : json::object();
   IgnoreAccounting(fields);
   const auto instructions = fields.String("instructions");
   settings_["instructions"] = instructions ? json::value(*instructions) : json::value();
+  const std::optional<uint32_t>& most = question->max_new_tokens;
   settings_["max_output_tokens"] = most ? json::value(*most) : json::value();
-  settings_["temperature"] = fields.Number("temperature", 0, 100).value_or(1);
-  settings_["top_p"] = fields.Number("top_p", 0, 1).value_or(1);
+  settings_["temperature"] = DecimalOf(question->sampling.temperature);
+  settings_["top_p"] = DecimalOf(question->sampling.top_p);
 }
 
-std::optional<ApiError> ResponsesAnswer::Read(std::string_view body) {
-  json::object object;
-  if (std::optional<ApiError> error = ParseBody(body, &object)) return error;
-  JsonFields fields(object);
-  Question question;
-  ReadFields(fields, &question);
-  if (std::optional<ApiError> error = fields.Finish()) return error;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  settings_["created_at"] = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+std::optional<ApiError> ResponsesAnswer::Prepare(Question question) {
+  settings_["created_at"] = UnixSeconds();
   if (auto error = AddRequests(context_.service, std::move(question), 1, "input", &requests_)) return error;
   PartRequests(context_);
   return std::nullopt;
@@ -202,9 +225,9 @@ json::array ResponsesAnswer::Scores(const std::vector<TokenScore>& scores) const
 
 json::object ResponsesAnswer::Part(const Item& item, bool done) const {
   json::object part;
-  part["type"] = item.reasoning ? "reasoning_text" : "output_text";
+  part["type"] = item.kind == Kind::kReasoning ? "reasoning_text" : "output_text";
   part["text"] = done ? item.text : "";
-  if (item.reasoning) return part;
+  if (item.kind == Kind::kReasoning) return part;
   part["annotations"] = json::array();
   part["logprobs"] = done ? Scores(item.scores) : json::array();
   return part;
@@ -213,10 +236,16 @@ json::object ResponsesAnswer::Part(const Item& item, bool done) const {
 json::object ResponsesAnswer::ItemObject(const Item& item, bool done) const {
   json::object object;
   object["id"] = item.id;
-  object["type"] = item.reasoning ? "reasoning" : "message";
+  object["type"] = item.kind == Kind::kReasoning ? "reasoning" : item.kind == Kind::kCall ? "function_call" : "message";
   const bool cut = finish_ == FinishReason::kLength && &item == &items_.back();
   object["status"] = !done ? "in_progress" : cut ? "incomplete" : "completed";
-  if (item.reasoning) {
+  if (item.kind == Kind::kCall) {
+    object["call_id"] = item.call_id;
+    object["name"] = item.name;
+    object["arguments"] = done ? item.text : "";
+    return object;
+  }
+  if (item.kind == Kind::kReasoning) {
     object["summary"] = json::array();
   } else {
     object["role"] = "assistant";
@@ -244,12 +273,9 @@ json::object ResponsesAnswer::Response(const UsageSum* usage) const {
   }
   object["output"] = std::move(output);
   for (const auto& [name, value] : settings_) object[name] = value;
-  object["parallel_tool_calls"] = false;
   object["previous_response_id"] = nullptr;
   object["store"] = false;
-  object["text"] = json::object{{"format", json::object{{"type", "text"}}}};
-  object["tool_choice"] = "none";
-  object["tools"] = json::array();
+  object["text"] = json::object{{"format", format_}};
   object["truncation"] = "disabled";
   object["usage"] = nullptr;
   if (usage != nullptr) {
@@ -262,22 +288,42 @@ json::object ResponsesAnswer::Response(const UsageSum* usage) const {
   return object;
 }
 
-void ResponsesAnswer::AddItem(bool reasoning) {
-  items_.push_back(
-      {.reasoning = reasoning, .id = (reasoning ? "rs_" : "msg_") + ValidUtf8(id_), .text = "", .scores = {}});
+void ResponsesAnswer::AddItem(Kind kind, std::string_view name) {
+  Item item{.kind = kind};
+  item.id = (kind == Kind::kReasoning ? "rs_" : kind == Kind::kCall ? "fc_" : "msg_") + ValidUtf8(id_);
+  const bool again =
+      std::any_of(items_.begin(), items_.end(), [kind](const Item& other) { return other.kind == kind; });
+  if (again) item.id += fmt::format("_{}", items_.size());
+  item.name = ValidUtf8(name);
+  if (kind == Kind::kCall) item.call_id = CallId("call_", id_, 0, calls_++);
+  items_.push_back(std::move(item));
 }
 
 std::string ResponsesAnswer::Whole(const std::vector<Choice>& choices, const UsageSum& usage) {
   const Choice& choice = choices.front();
   finish_ = choice.finish;
-  if (!choice.reasoning.empty()) {
-    AddItem(true);
+  for (const AnswerDelta& part : choice.parts) {
+    if (part.kind == AnswerDelta::Kind::kCall) AddItem(Kind::kCall, part.text);
+    if (part.kind == AnswerDelta::Kind::kReasoning) AddItem(Kind::kReasoning);
+    if (part.kind == AnswerDelta::Kind::kContent) AddItem(Kind::kMessage);
+    if (part.kind == AnswerDelta::Kind::kArguments) {
+      items_.back().text = ValidUtf8(part.text);
+    } else if (items_.back().kind != Kind::kCall) {
+      items_.back().text = part.text;
+    }
+  }
+  if (choice.parts.empty() && !choice.reasoning.empty()) {
+    AddItem(Kind::kReasoning);
     items_.back().text = choice.reasoning;
   }
-  if (choice.reasoning.empty() || !choice.text.empty()) {
-    AddItem(false);
+  if (choice.parts.empty() && (choice.reasoning.empty() || !choice.text.empty())) {
+    AddItem(Kind::kMessage);
     items_.back().text = choice.text;
-    items_.back().scores = choice.scores;
+  }
+  for (Item& item : items_) {
+    if (item.kind != Kind::kMessage) continue;
+    item.scores = choice.scores;
+    break;
   }
   return WriteJson(Response(&usage));
 }
@@ -295,32 +341,38 @@ void ResponsesAnswer::AppendPartEvent(std::string_view type, json::object fields
   AppendEvent(type, std::move(fields), out);
 }
 
-void ResponsesAnswer::OpenItem(bool reasoning, std::string* out) {
-  AddItem(reasoning);
+void ResponsesAnswer::OpenItem(Kind kind, std::string_view name, std::string* out) {
+  if (!items_.empty()) CloseItem(out);
+  AddItem(kind, name);
   const Item& item = items_.back();
   AppendEvent("response.output_item.added", {{"output_index", items_.size() - 1}, {"item", ItemObject(item, false)}},
               out);
-  AppendPartEvent("response.content_part.added", {{"part", Part(item, false)}}, out);
+  if (kind != Kind::kCall) AppendPartEvent("response.content_part.added", {{"part", Part(item, false)}}, out);
 }
 
 void ResponsesAnswer::CloseItem(std::string* out) {
   const Item& item = items_.back();
-  if (item.reasoning) {
+  if (item.kind == Kind::kCall) {
+    AppendEvent(
+        "response.function_call_arguments.done",
+        {{"item_id", item.id}, {"output_index", items_.size() - 1}, {"name", item.name}, {"arguments", item.text}},
+        out);
+  } else if (item.kind == Kind::kReasoning) {
     AppendPartEvent("response.reasoning_text.done", {{"text", item.text}}, out);
   } else {
     AppendPartEvent("response.output_text.done", {{"text", item.text}, {"logprobs", Scores(item.scores)}}, out);
   }
-  AppendPartEvent("response.content_part.done", {{"part", Part(item, true)}}, out);
+  if (item.kind != Kind::kCall) {
+    AppendPartEvent("response.content_part.done", {{"part", Part(item, true)}}, out);
+  }
   AppendEvent("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", ItemObject(item, true)}},
               out);
 }
 
-void ResponsesAnswer::AppendText(bool reasoning, const std::string& text, const std::vector<TokenScore>& scores,
+void ResponsesAnswer::AppendText(Kind kind, const std::string& text, const std::vector<TokenScore>& scores,
                                  std::string* out) {
-  if (items_.empty() || items_.back().reasoning != reasoning) {
-    if (!items_.empty()) CloseItem(out);
-    OpenItem(reasoning, out);
-  }
+  if (items_.empty() || items_.back().kind != kind) OpenItem(kind, {}, out);
+  const bool reasoning = kind == Kind::kReasoning;
   Item& item = items_.back();
   item.text += text;
   const std::string_view type = reasoning ? "response.reasoning_text.delta" : "response.output_text.delta";
@@ -333,21 +385,37 @@ void ResponsesAnswer::AppendText(bool reasoning, const std::string& text, const 
   item.scores.insert(item.scores.end(), scores.begin(), scores.end());
 }
 
+void ResponsesAnswer::AppendArguments(const std::string& text, std::string* out) {
+  const std::string valid = ValidUtf8(text);
+  items_.back().text += valid;
+  AppendEvent("response.function_call_arguments.delta",
+              {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}, {"delta", valid}}, out);
+}
+
 void ResponsesAnswer::AppendBegin(std::string* out) {
   AppendEvent("response.created", {{"response", Response(nullptr)}}, out);
   AppendEvent("response.in_progress", {{"response", Response(nullptr)}}, out);
 }
 
 void ResponsesAnswer::AppendDelta(const Delta& delta, std::string* out) {
-  if (!delta.reasoning.empty()) AppendText(true, delta.reasoning, {}, out);
-  if (!delta.text.empty() || (with_logprobs_ && !delta.scores.empty())) {
-    AppendText(false, delta.text, delta.scores, out);
+  std::vector<TokenScore> scores = delta.scores;
+  for (const AnswerDelta& part : delta.parts) {
+    if (part.kind == AnswerDelta::Kind::kReasoning) AppendText(Kind::kReasoning, part.text, {}, out);
+    if (part.kind == AnswerDelta::Kind::kContent) {
+      AppendText(Kind::kMessage, part.text, std::exchange(scores, {}), out);
+    }
+    if (part.kind == AnswerDelta::Kind::kCall) OpenItem(Kind::kCall, part.text, out);
+    if (part.kind == AnswerDelta::Kind::kArguments) AppendArguments(part.text, out);
+  }
+  if (delta.parts.empty()) {
+    if (!delta.reasoning.empty()) AppendText(Kind::kReasoning, delta.reasoning, {}, out);
+    if (!delta.text.empty() || (with_logprobs_ && !scores.empty())) AppendText(Kind::kMessage, delta.text, scores, out);
   }
   if (delta.finish) finish_ = *delta.finish;
 }
 
 void ResponsesAnswer::AppendEnd(const UsageSum& usage, std::string* out) {
-  if (items_.empty()) OpenItem(false, out);
+  if (items_.empty()) OpenItem(Kind::kMessage, {}, out);
   CloseItem(out);
   const bool cut = finish_ == FinishReason::kLength;
   AppendEvent(cut ? "response.incomplete" : "response.completed", {{"response", Response(&usage)}}, out);

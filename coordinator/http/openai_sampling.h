@@ -9,7 +9,7 @@
 
 #include "coordinator/http/api_context.h"
 #include "coordinator/http/json_fields.h"
-#include "coordinator/service.h"
+#include "coordinator/service/service.h"
 
 namespace gyre::http {
 
@@ -19,20 +19,14 @@ inline constexpr int64_t kMaxChoices = 128;
 // The name that the client gave, or else the model's own. 404: the model does not answer to it.
 std::string ReadModel(JsonFields& fields, const ApiContext& context);
 
-// Reads temperature, top_p, penalties, logit_bias and seed, and Gyre's own fields: top_k, min_p, repetition_penalty,
-// ignore_eos, priority and cache_salt. Defaults are OpenAI's: temperature 1, no filter. Without a seed one is drawn.
+// Reads all settings of a generation but the limit of its tokens: those of sampling_fields.h and grammar_fields.h,
+// seed, priority and cache_salt. Defaults are those of DefaultSampling. Without a seed one is drawn.
 void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question);
 
 // A higher priority comes first.
 int ReadPriority(JsonFields& fields);
 // A number made from the text: requests with different texts share no prefix cache. 0: absent.
 uint64_t ReadCacheSalt(JsonFields& fields);
-
-// A string, or up to 16 of them.
-std::vector<std::string> ReadStop(JsonFields& fields);
-
-// Refuses tools, but accepts fields that say that there are none.
-void ReadTools(JsonFields& fields);
 
 // Ignores fields for accounting or for storing answers, as they have no effect here.
 void IgnoreAccounting(JsonFields& fields);

@@ -107,7 +107,7 @@ StatusOr<OriginRules> MakeOriginRules(const std::string& bound_host, const std::
 
 std::optional<ApiError> CheckHost(const OriginRules& rules, std::string_view authority) {
   const std::optional<Authority> parsed = ParseAuthority(authority);
-  if (!parsed) return Malformed("the header Host is no host");
+  if (!parsed) return BadRequest("the header Host is no host");
   const std::string& host = parsed->host;
   // No DNS server answers for an address. Resolvers answer for localhost and its subdomains themselves.
   const bool known = IsAddress(host) || host == "localhost" || EndsWith(host, ".localhost") ||

@@ -1,4 +1,5 @@
-// The web page's files, which are part of the program: coordinator/web/dist, written by cmake/embed_assets.cmake.
+// The web page's files (coordinator/web/dist) and the description of the API (docs/openapi.json), which are part of the
+// program, written by cmake/embed_assets.cmake.
 #pragma once
 
 #include <cstddef>

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <array>
 
+#include "base/hex.h"
 #include "boost/asio/buffer.hpp"
 #include "boost/beast/http/parser.hpp"
 #include "fmt/core.h"
 
 namespace gyre::http {
 namespace {
+
+// The limits of a chunked body. A line with a chunk's size has at most kChunkLine bytes. All these lines together have
+// at most kFramingBytes, and kFramingFactor times the bytes of the content.
+constexpr size_t kChunkLine = 1024, kFramingBytes = size_t{64} << 10, kFramingFactor = 16;
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -38,18 +43,18 @@ std::string_view ViewOf(beast::string_view text) { return {text.data(), text.siz
 std::optional<ApiError> CheckRequestLine(std::string_view line) {
   const size_t first = line.find(' '), last = line.rfind(' ');
   if (first == std::string_view::npos || first == last) {
-    return Malformed("the request line must be METHOD TARGET HTTP/1.1");
+    return BadRequest("the request line must be METHOD TARGET HTTP/1.1");
   }
   const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1),
                          version = line.substr(last + 1);
-  if (!IsToken(method)) return Malformed("the method is no token");
+  if (!IsToken(method)) return BadRequest("the method is no token");
   const bool visible = std::all_of(target.begin(), target.end(), [](char c) { return c > ' ' && c < '\x7F'; });
-  if (target.empty() || !visible) return Malformed("the target has spaces or characters that are not ASCII");
+  if (target.empty() || !visible) return BadRequest("the target has spaces or characters that are not ASCII");
   if (version == "HTTP/1.1" || version == "HTTP/1.0") return std::nullopt;
   if (version.substr(0, 5) == "HTTP/" && version.size() == 8) {
     return ApiError{.status = 505, .message = "expected HTTP/1.1"};
   }
-  return Malformed("the request line must be METHOD TARGET HTTP/1.1");
+  return BadRequest("the request line must be METHOD TARGET HTTP/1.1");
 }
 
 // The number of times that headers occur which say where a message ends, for whom it is, and who makes it.
@@ -60,18 +65,18 @@ struct Framing {
 constexpr std::array<std::string_view, 5> kOthers{"authorization", "content-type", "expect", "origin", "x-api-key"};
 
 std::optional<ApiError> CheckHeaderLine(std::string_view line, Framing* framing) {
-  if (line.front() == ' ' || line.front() == '\t') return Malformed("a header goes on in the next line");
+  if (line.front() == ' ' || line.front() == '\t') return BadRequest("a header goes on in the next line");
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos || !IsToken(line.substr(0, colon))) {
-    return Malformed("a header line must be NAME: VALUE");
+    return BadRequest("a header line must be NAME: VALUE");
   }
   const std::string_view name = line.substr(0, colon), value = Trim(line.substr(colon + 1));
   const bool controls = std::any_of(value.begin(), value.end(), [](char c) { return IsControl(c) && c != '\t'; });
-  if (controls) return Malformed("a header's value has control characters");
+  if (controls) return BadRequest("a header's value has control characters");
   if (EqualsIgnoringCase(name, "content-length")) {
     ++framing->lengths;
     const bool digits = std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (value.empty() || !digits || value.size() > 18) return Malformed("Content-Length is no number of bytes");
+    if (value.empty() || !digits || value.size() > 18) return BadRequest("Content-Length is no number of bytes");
   }
   if (EqualsIgnoringCase(name, "transfer-encoding")) {
     ++framing->codings;
@@ -82,13 +87,6 @@ std::optional<ApiError> CheckHeaderLine(std::string_view line, Framing* framing)
   if (EqualsIgnoringCase(name, "host")) ++framing->hosts;
   for (size_t i = 0; i < kOthers.size(); ++i) framing->others[i] += EqualsIgnoringCase(name, kOthers[i]) ? 1 : 0;
   return std::nullopt;
-}
-
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 // Returns false if a % has no two digits after it.
@@ -120,7 +118,7 @@ std::optional<ApiError> BodyError(const error_code& error, const ServerLimits& l
   if (error == beast::http::error::body_limit) {
     return ApiError{.status = 413, .message = fmt::format("the body has more than {} bytes", limits.body_bytes)};
   }
-  return Malformed(fmt::format("the body can't be read: {}", error.message()));
+  return BadRequest(fmt::format("the body can't be read: {}", error.message()));
 }
 
 }  // namespace
@@ -128,12 +126,12 @@ std::optional<ApiError> BodyError(const error_code& error, const ServerLimits& l
 HeadEnd FindHeadEnd(std::string_view input, size_t seen, const ServerLimits& limits) {
   HeadEnd out;
   if (!input.empty() && !IsTokenChar(input[0])) {
-    out.error = Malformed(input[0] == '\x16' ? "this port speaks HTTP without TLS" : "the request line has no method");
+    out.error = BadRequest(input[0] == '\x16' ? "this port speaks HTTP without TLS" : "the request line has no method");
     return out;
   }
   for (size_t at = input.find('\n', seen); at != std::string_view::npos; at = input.find('\n', at + 1)) {
     if (at == 0 || input[at - 1] != '\r') {
-      out.error = Malformed("a line must end with CR LF");
+      out.error = BadRequest("a line must end with CR LF");
       return out;
     }
     if (at >= 3 && input[at - 2] == '\n') {
@@ -155,30 +153,30 @@ std::optional<ApiError> CheckHead(std::string_view head, const ServerLimits& lim
   bool old = false;
   while (head.size() > 2) {
     const size_t end = head.find("\r\n");
-    if (end == std::string_view::npos) return Malformed("a line must end with CR LF");
+    if (end == std::string_view::npos) return BadRequest("a line must end with CR LF");
     const std::string_view line = head.substr(0, end);
     head.remove_prefix(end + 2);
-    if (line.find('\r') != std::string_view::npos) return Malformed("a line must end with CR LF");
+    if (line.find('\r') != std::string_view::npos) return BadRequest("a line must end with CR LF");
     if (lines++ == 0) {
       if (auto error = CheckRequestLine(line)) return error;
       old = line.back() == '0';
       continue;
     }
-    if (line.empty()) return Malformed("the head ends too early");
+    if (line.empty()) return BadRequest("the head ends too early");
     if (lines > limits.headers + 1) {
       return ApiError{.status = 431, .message = fmt::format("more than {} headers", limits.headers)};
     }
     if (auto error = CheckHeaderLine(line, &framing)) return error;
   }
-  if (framing.lengths > 1) return Malformed("Content-Length stands twice");
-  if (framing.codings > 1) return Malformed("Transfer-Encoding stands twice");
-  if (framing.lengths > 0 && framing.codings > 0) return Malformed("both Content-Length and Transfer-Encoding stand");
-  if (framing.hosts > 1) return Malformed("Host stands twice");
+  if (framing.lengths > 1) return BadRequest("Content-Length stands twice");
+  if (framing.codings > 1) return BadRequest("Transfer-Encoding stands twice");
+  if (framing.lengths > 0 && framing.codings > 0) return BadRequest("both Content-Length and Transfer-Encoding stand");
+  if (framing.hosts > 1) return BadRequest("Host stands twice");
   for (size_t i = 0; i < kOthers.size(); ++i) {
-    if (framing.others[i] > 1) return Malformed(fmt::format("the header {} stands twice", kOthers[i]));
+    if (framing.others[i] > 1) return BadRequest(fmt::format("the header {} stands twice", kOthers[i]));
   }
-  if (framing.hosts == 0 && !old) return Malformed("the header Host is missing");
-  if (framing.codings > 0 && old) return Malformed("HTTP/1.0 has no Transfer-Encoding");
+  if (framing.hosts == 0 && !old) return BadRequest("the header Host is missing");
+  if (framing.codings > 0 && old) return BadRequest("HTTP/1.0 has no Transfer-Encoding");
   return std::nullopt;
 }
 
@@ -188,9 +186,9 @@ std::optional<ApiError> ReadTarget(std::string_view target, HttpRequest* out, st
     if (target.size() < scheme.size() || !EqualsIgnoringCase(target.substr(0, scheme.size()), scheme)) continue;
     target.remove_prefix(scheme.size());
     *authority = std::string(target.substr(0, target.find_first_of("/?")));
-    if (authority->empty()) return Malformed("the target has no host");
+    if (authority->empty()) return BadRequest("the target has no host");
     target.remove_prefix(authority->size());
-    if (target.empty() || target.front() == '?') return Malformed("the target has no path");
+    if (target.empty() || target.front() == '?') return BadRequest("the target has no path");
     break;
   }
   if (target == "*") {
@@ -198,12 +196,12 @@ std::optional<ApiError> ReadTarget(std::string_view target, HttpRequest* out, st
     return std::nullopt;
   }
   if (target.empty() || target.front() != '/' || target.find('#') != std::string_view::npos) {
-    return Malformed("the target must be a path");
+    return BadRequest("the target must be a path");
   }
   const size_t mark = target.find('?');
   if (!Decode(target.substr(0, mark), false, &out->path))
-    return Malformed("a % in the path has no two digits behind it");
-  if (std::any_of(out->path.begin(), out->path.end(), IsControl)) return Malformed("the path has control characters");
+    return BadRequest("a % in the path has no two digits behind it");
+  if (std::any_of(out->path.begin(), out->path.end(), IsControl)) return BadRequest("the path has control characters");
   std::string_view rest = mark == std::string_view::npos ? std::string_view() : target.substr(mark + 1);
   while (!rest.empty()) {
     const std::string_view field = rest.substr(0, rest.find('&'));
@@ -213,7 +211,7 @@ std::optional<ApiError> ReadTarget(std::string_view target, HttpRequest* out, st
     std::string name, value;
     const std::string_view right = equals == std::string_view::npos ? std::string_view() : field.substr(equals + 1);
     if (!Decode(field.substr(0, equals), true, &name) || !Decode(right, true, &value)) {
-      return Malformed("a % in the query has no two digits behind it");
+      return BadRequest("a % in the query has no two digits behind it");
     }
     out->query.emplace_back(std::move(name), std::move(value));
   }
@@ -262,7 +260,7 @@ std::optional<ApiError> RequestParser::Head(std::string_view head) {
   error_code error;
   impl_->parser.put(asio::buffer(head.data(), head.size()), error);
   const bool too_long = error == beast::http::error::body_limit;
-  if (error && !too_long) return Malformed(fmt::format("the request can't be read: {}", error.message()));
+  if (error && !too_long) return BadRequest(fmt::format("the request can't be read: {}", error.message()));
   const auto& message = impl_->parser.get();
   request_.method = std::string(ViewOf(message.method_string()));
   http_1_0_ = message.version() == 10;
@@ -275,11 +273,11 @@ std::optional<ApiError> RequestParser::Head(std::string_view head) {
   std::string authority;
   if (auto bad = ReadTarget(ViewOf(message.target()), &request_, &authority)) return bad;
   const std::string* host = request_.Header("host");
-  if (!authority.empty() && (host == nullptr || *host != authority)) return Malformed("target and Host differ");
+  if (!authority.empty() && (host == nullptr || *host != authority)) return BadRequest("target and Host differ");
   if (!IsKnownMethod(request_.method)) {
     return ApiError{.status = 501, .message = fmt::format("the method {} is not known", request_.method)};
   }
-  if (request_.path == "*" && request_.method != "OPTIONS") return Malformed("the target must be a path");
+  if (request_.path == "*" && request_.method != "OPTIONS") return BadRequest("the target must be a path");
   if (too_long) return BodyError(error, limits_);
   if (const std::string* expect = request_.Header("expect")) {
     expects_continue_ = EqualsIgnoringCase(*expect, "100-continue") && !http_1_0_;
@@ -293,11 +291,29 @@ std::optional<ApiError> RequestParser::Body(std::string_view bytes, size_t* used
   *used = 0;
   while (!done() && *used < bytes.size()) {
     error_code error;
-    const size_t n = impl_->parser.put(asio::buffer(bytes.data() + *used, bytes.size() - *used), error);
+    // The parser takes a trailer as a whole, so it never sees more of one than may be there.
+    const std::string_view next = bytes.substr(*used, impl_->parser.chunked() ? limits_.head_bytes : bytes.size());
+    const size_t n = impl_->parser.put(asio::buffer(next.data(), next.size()), error);
     *used += n;
-    if (error == beast::http::error::need_more) return std::nullopt;
-    if (error) return BodyError(error, limits_);
-    if (n == 0) return std::nullopt;
+    framed_ += n;
+    if (error && error != beast::http::error::need_more) return BodyError(error, limits_);
+    if (n == 0) break;
+  }
+  return done() ? std::nullopt : CheckFraming(bytes.substr(*used));
+}
+
+// What the parser leaves is a chunk's line, or the trailer with the last chunk's line, that is not all there yet.
+std::optional<ApiError> RequestParser::CheckFraming(std::string_view left) const {
+  if (!impl_->parser.chunked()) return std::nullopt;
+  const size_t line = std::min(left.find('\n'), left.size());
+  if (const size_t most = std::min(kChunkLine, limits_.head_bytes); line > most) {
+    return BadRequest(fmt::format("the line with a chunk's size has more than {} bytes", most));
+  }
+  if (left.size() > limits_.head_bytes) {
+    return ApiError{.status = 431, .message = fmt::format("the trailer has more than {} bytes", limits_.head_bytes)};
+  }
+  if (framed_ > kFramingBytes + kFramingFactor * body_bytes()) {
+    return BadRequest("the body's chunks have far more bytes around them than in them");
   }
   return std::nullopt;
 }

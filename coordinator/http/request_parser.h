@@ -42,7 +42,7 @@ class RequestParser {
   bool http_1_0() const { return http_1_0_; }
   bool keep_alive() const { return keep_alive_; }
   bool expects_continue() const { return expects_continue_; }
-  // Takes the body's bytes that are there. Sets the number of used ones. 400, 413.
+  // Takes the body's bytes that are there. Sets the number of used ones. 400, 413, 431 (the trailer).
   std::optional<ApiError> Body(std::string_view bytes, size_t* used);
   // Whether the request is complete.
   bool done() const;
@@ -51,9 +51,12 @@ class RequestParser {
   void TakeBody();
 
  private:
+  std::optional<ApiError> CheckFraming(std::string_view left) const;
+
   struct Impl;
   const ServerLimits limits_;
   const std::unique_ptr<Impl> impl_;
+  size_t framed_ = 0;  // bytes of the body as it came, with its chunks' lines
   HttpRequest request_;
   bool http_1_0_ = false, keep_alive_ = false, expects_continue_ = false;
 };

@@ -28,16 +28,25 @@ std::string DateNow() {
   return text;
 }
 
+// Anthropic's "overloaded" is in no standard. A reason may be empty (RFC 9112, 4).
+std::string_view ReasonOf(int status) {
+  if (status == 529) return "Overloaded";
+  const auto known = boost::beast::http::int_to_status(static_cast<unsigned>(status));
+  if (known == boost::beast::http::status::unknown) return "";
+  const auto reason = boost::beast::http::obsolete_reason(known);
+  return {reason.data(), reason.size()};
+}
+
 }  // namespace
 
 bool HasBody(int status) { return status >= 200 && status != 204 && status != 304; }
 
 std::string FormatResponseHead(const HttpResponse& response, const HeadExtras& extras) {
-  const auto reason = boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(response.status));
+  const std::string_view reason = ReasonOf(response.status);
   std::string out;
   out.reserve(384);
   out.append("HTTP/1.1 ").append(std::to_string(response.status)).push_back(' ');
-  out.append(reason.data(), reason.size()).append("\r\n");
+  out.append(reason).append("\r\n");
   AppendHeader("date", DateNow(), &out);
   if (HasBody(response.status) && !response.content_type.empty()) {
     AppendHeader("content-type", response.content_type, &out);

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/http/api_error.h"
 #include "coordinator/http/exchange.h"
 
 namespace gyre::http {
@@ -16,7 +15,6 @@ struct Route {
   std::string method;  // GET also answers HEAD
   std::string path;    // exact, or a beginning: "/assets/*"
   Role role = Role::kUser;
-  ApiStyle style = ApiStyle::kOpenAi;
   std::function<Awaitable<void>(Exchange&)> handler;
 };
 

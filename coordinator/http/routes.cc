@@ -5,6 +5,7 @@
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
 #include "coordinator/http/metrics_routes.h"
+#include "coordinator/http/ollama.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/page_routes.h"
 
@@ -17,6 +18,7 @@ void AddAllRoutes(Router& router, ApiContext& context) {
   AddOpenAiRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);
+  AddOllamaRoutes(router, context);
   AddPageRoutes(router);
 }
 

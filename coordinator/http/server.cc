@@ -15,6 +15,7 @@
 
 #include "base/host_port.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/ip/v6_only.hpp"
 #include "coordinator/http/arrivals.h"
@@ -201,12 +202,11 @@ Status Server::Start() {
   };
   asio::co_spawn(io(), Accept(), say);
   asio::co_spawn(io(), Tick(), say);
-  thread_ = std::thread([this] { Loop(); });
+  GYRE_ASSIGN_OR_RETURN(thread_, StartThread("http", [this] { Loop(); }));
   return absl::OkStatus();
 }
 
 void Server::Loop() {
-  pthread_setname_np(pthread_self(), "http");
   for (;;) {
     try {
       io().run();

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/files.h"
+
 namespace gyre::http {
 namespace {
 
@@ -43,6 +45,7 @@ int NoPassphrase(char*, int, int, void*) { return 0; }
 StatusOr<std::shared_ptr<boost::asio::ssl::context>> LoadTls(const std::string& cert, const std::string& key) {
   GYRE_RETURN_IF_ERROR(CheckReadable(cert));
   GYRE_RETURN_IF_ERROR(CheckReadable(key));
+  GYRE_RETURN_IF_ERROR(CheckPrivate(key, "the private key"));
   auto context = std::make_shared<boost::asio::ssl::context>(boost::asio::ssl::context::tls_server);
   SSL_CTX* const native = context->native_handle();
   SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);

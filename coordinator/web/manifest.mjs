@@ -3,7 +3,8 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
 
-const bundled = ['preact', 'marked', 'uplot'];
+// The packages of npm that the page has in it, as vite.config.ts found them in the bundle.
+const bundled = JSON.parse(readFileSync('node_modules/.bundled.json', 'utf8'));
 const inputs = [
   '.npmrc',
   'index.html',

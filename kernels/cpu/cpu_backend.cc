@@ -238,14 +238,18 @@ class CpuBackend : public HostBackend {
   }
 
   void TopK(std::span<const TopKRow> rows, size_t vocab) override {
-    for (const TopKRow& row : rows) {
-      SelectTop(row.logits, vocab, row.k, row.skip, row.mask, &top_);
-      SaveTop(row, top_);
-    }
+    // Room for all before, because nothing may throw inside a parallel region.
+    if (tops_.size() < rows.size()) tops_.resize(rows.size());
+    for (size_t r = 0; r < rows.size(); ++r) tops_[r].reserve(std::min<size_t>(rows[r].k, vocab));
+    team_.For(rows.size(), 1, 0.2 * static_cast<double>(rows.size() * vocab), [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) {
+        SelectTop(rows[r], vocab, &tops_[r]);
+        SaveTop(rows[r], tops_[r]);
+      }
+    });
   }
   void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) override {
-    for (const LogSumExpRow& row : rows)
-      *row.out = SumExp(row.logits, vocab, row.inv_temperature, row.skip, row.mask, team_);
+    SumExponentials(ops_, rows, vocab, team_);
   }
 
  private:
@@ -446,13 +450,13 @@ class CpuBackend : public HostBackend {
   const Team team_;
   QuantizedRows quantized_;  // x of this MatMul, or nothing
   JointProducts together_;
-  Buffer gated_;                      // outputs of gate and up
-  Buffer sums_;                       // a product that is then added to the output
-  Buffer low_bit_;                    // two panels per thread
-  Buffer expanded_;                   // dequantized columns, per thread
-  Buffer row_panels_, gemm_scratch_;  // x packed for FloatGemm; scratch per thread
-  bool rows_packed_ = false;          // in this MatMul
-  std::vector<TokenId> top_;
+  Buffer gated_;                            // outputs of gate and up
+  Buffer sums_;                             // a product that is then added to the output
+  Buffer low_bit_;                          // two panels per thread
+  Buffer expanded_;                         // dequantized columns, per thread
+  Buffer row_panels_, gemm_scratch_;        // x packed for FloatGemm; scratch per thread
+  bool rows_packed_ = false;                // in this MatMul
+  std::vector<std::vector<TokenId>> tops_;  // of each row
   std::optional<TileProduct> tile_product_;
   ExpertProducts experts_;
   PagedAttention attention_;

@@ -11,8 +11,19 @@
 #include <vector>
 
 #include "base/affinity.h"
+#include "base/startable_threads.h"
 
 namespace gyre::cpu {
+
+// The threads that the calling thread's parallel regions may have, until EndTeamThreads.
+struct TeamThreads {
+  int wanted = 1;     // as many as were asked for at most
+  int startable = 1;  // of these
+};
+inline TeamThreads& ThreadsOfCaller() {
+  thread_local TeamThreads threads;
+  return threads;
+}
 
 class Team {
  public:
@@ -71,7 +82,8 @@ class Team {
     };
     // All threads take part, even those without work: libgomp ends threads that a region leaves out and starts new ones
     // for the next region.
-#pragma omp parallel for num_threads(threads_) schedule(static, 1)
+    const int startable = Startable();
+#pragma omp parallel for num_threads(startable) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
       PinOnce(i);
@@ -85,6 +97,17 @@ class Team {
         share(i, i);
       }
     }
+  }
+
+  // The threads of a parallel region: libgomp ends the process where it gets none. With fewer threads than the team's,
+  // each has several ranges.
+  int Startable() const {
+    TeamThreads& mine = ThreadsOfCaller();
+    if (mine.wanted < threads_) {
+      mine.wanted = threads_;
+      mine.startable = 1 + static_cast<int>(StartableThreads(static_cast<size_t>(threads_ - 1)));
+    }
+    return std::min(threads_, mine.startable);
   }
 
   template <typename Fn>

@@ -1,18 +1,17 @@
-// Top-K and log-sum-exp over a row of logits: Backend::TopK and Backend::LogSumExp.
+// Top-K and log-sum-exp over rows of logits: Backend::TopK and Backend::LogSumExp.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "base/ids.h"
+#include "kernels/cpu/isa/isa_ops.h"
 #include "kernels/cpu/team.h"
+#include "kernels/ops.h"
 
 namespace gyre::cpu {
 
-void SelectTop(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
-               std::span<const uint64_t> mask, std::vector<TokenId>* ids);
-double SumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
-              std::span<const uint64_t> mask, const Team& team);
+// The best ids of a row, best first. Throws std::bad_alloc where *ids has room for fewer than row.k.
+void SelectTop(const TopKRow& row, size_t vocab, std::vector<TokenId>* ids);
+void SumExponentials(const IsaOps& ops, std::span<const LogSumExpRow> rows, size_t vocab, const Team& team);
 
 }  // namespace gyre::cpu

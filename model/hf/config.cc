@@ -1,203 +1,111 @@
 #include "model/hf/config.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "model/architecture.h"
 #include "model/hf/config_families.h"
+#include "model/hf/json.h"
+#include "model/hf/model_types.h"
+#include "model/hf/quantization_config.h"
 #include "model/quoted.h"
-#include "model/rope_scaling.h"
 
 namespace gyre {
 namespace {
 
 namespace json = boost::json;
 
-struct Row {
-  const char* model_type;
-  const char* name;
-  HfFamily family = HfFamily::kAttention;
-  bool gemma = false, permuted = false;
-  bool added_one = false;  // norm weights are stored minus one
-  // The tensor post_attention_layernorm is post_attention_norm in GGUF too.
-  bool after_attention = false;
-  bool pattern = false;  // layer_types says which layers have a window
-  bool sigmoid = false;  // the router's score, where scoring_func does not say it
-};
-constexpr Row kRows[] = {
-    {.model_type = "llama", .name = "llama", .permuted = true},
-    {.model_type = "mistral", .name = "llama", .permuted = true},
-    {.model_type = "mixtral", .name = "llama", .permuted = true},
-    {.model_type = "qwen2", .name = "qwen2"},
-    {.model_type = "qwen2_moe", .name = "qwen2moe"},
-    {.model_type = "qwen3", .name = "qwen3"},
-    {.model_type = "qwen3_moe", .name = "qwen3moe"},
-    {.model_type = "gemma2", .name = "gemma2", .gemma = true, .added_one = true, .pattern = true},
-    {.model_type = "gemma3_text", .name = "gemma3", .gemma = true, .added_one = true, .pattern = true},
-    {.model_type = "gemma3", .name = "gemma3", .gemma = true, .added_one = true, .pattern = true},
-    {.model_type = "phi3", .name = "phi3"},
-    {.model_type = "glm4_moe", .name = "glm4moe", .after_attention = true},
-    {.model_type = "minimax_m2", .name = "minimax-m2"},
-    {.model_type = "gpt_oss", .name = "gpt-oss", .after_attention = true, .pattern = true},
-    {.model_type = "ministral3", .name = "mistral3", .permuted = true},
-    {.model_type = "smollm3", .name = "smollm3", .permuted = true},
-    {.model_type = "olmo2", .name = "olmo2", .after_attention = true},
-    {.model_type = "olmo3", .name = "olmo2", .after_attention = true, .pattern = true},
-    {.model_type = "granite", .name = "granite", .permuted = true},
-    {.model_type = "seed_oss", .name = "seed_oss", .after_attention = true},
-    {.model_type = "gemma4", .name = "gemma4", .family = HfFamily::kGemma4, .after_attention = true},
-    {.model_type = "gemma4_text", .name = "gemma4", .family = HfFamily::kGemma4, .after_attention = true},
-    {.model_type = "qwen3_5_text",
-     .name = "qwen35",
-     .family = HfFamily::kDeltaNet,
-     .added_one = true,
-     .after_attention = true},
-    {.model_type = "qwen3_5",
-     .name = "qwen35",
-     .family = HfFamily::kDeltaNet,
-     .added_one = true,
-     .after_attention = true},
-    {.model_type = "qwen3_5_moe_text",
-     .name = "qwen35moe",
-     .family = HfFamily::kDeltaNet,
-     .added_one = true,
-     .after_attention = true},
-    {.model_type = "qwen3_5_moe",
-     .name = "qwen35moe",
-     .family = HfFamily::kDeltaNet,
-     .added_one = true,
-     .after_attention = true},
-    {.model_type = "qwen3_next",
-     .name = "qwen3next",
-     .family = HfFamily::kDeltaNet,
-     .added_one = true,
-     .after_attention = true},
-    {.model_type = "deepseek_v2", .name = "deepseek2", .family = HfFamily::kLatent},
-    {.model_type = "deepseek_v3", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
-    {.model_type = "kimi_k2", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
-    {.model_type = "glm4_moe_lite", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
-};
-
-StatusOr<std::vector<float>> Factors(const json::object& scaling, const char* key) {
-  std::vector<float> out;
-  const json::value* v = scaling.if_contains(key);
-  if (v == nullptr || !v->is_array()) return DataLoss("rope_scaling has no array {}", key);
-  for (const json::value& f : v->get_array()) {
-    if (!f.is_number()) return DataLoss("rope_scaling.{} holds what is no number", key);
-    out.push_back(f.to_number<float>());
-  }
-  return out;
-}
-
-Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const HfConfig& config,
-                       HfFamily family, HfArchitecture* arch, Metadata* out) {
-  const HfConfig s(scaling);
-  std::string type = s.Text("rope_type");
-  if (type.empty()) type = s.Text("type");
-  if (type.empty() || type == "default") return absl::OkStatus();
-  auto copy = [&](const char* from, const char* to) -> Status {
-    GYRE_ASSIGN_OR_RETURN(const auto v, s.Number(from));
-    if (v) out->Set(p + to, static_cast<float>(*v));
-    return absl::OkStatus();
-  };
-  GYRE_ASSIGN_OR_RETURN(auto original, s.Number("original_max_position_embeddings"));
-  if (!original) {
-    GYRE_ASSIGN_OR_RETURN(original, config.Number("original_max_position_embeddings"));
-  }
-  if (original) out->Set(p + "rope.scaling.original_context_length", static_cast<uint32_t>(*original));
-  GYRE_RETURN_IF_ERROR(copy("factor", "rope.scaling.factor"));
-  if (type == "linear" || type == "llama3") {
-    out->Set(p + "rope.scaling.type", std::string_view(type));
-    GYRE_RETURN_IF_ERROR(copy("low_freq_factor", "rope.scaling.low_freq_factor"));
-    return copy("high_freq_factor", "rope.scaling.high_freq_factor");
-  }
-  if (type == "dynamic" || type == "ntk") {
-    out->Set(p + "rope.scaling.type", std::string_view("ntk"));
-    return absl::OkStatus();
-  }
-  if (type == "yarn") {
-    out->Set(p + "rope.scaling.type", std::string_view("yarn"));
-    GYRE_RETURN_IF_ERROR(copy("beta_fast", "rope.scaling.yarn_beta_fast"));
-    GYRE_RETURN_IF_ERROR(copy("beta_slow", "rope.scaling.yarn_beta_slow"));
-    GYRE_ASSIGN_OR_RETURN(const auto all, s.Number("mscale_all_dim"));
-    // In deepseek2 GGUF's number is the factor of all logarithms, in mistral3 it is relative to yarn's 0.1.
-    if (all) {
-      out->Set(p + "rope.scaling.yarn_log_multiplier",
-               static_cast<float>(family == HfFamily::kLatent ? 0.1 * *all : *all));
-    }
-    GYRE_RETURN_IF_ERROR(copy("llama_4_scaling_beta", "attention.temperature_scale"));
-    GYRE_ASSIGN_OR_RETURN(const auto scale, s.Number("mscale"));
-    const double known = family == HfFamily::kLatent ? all.value_or(1) : 1;
-    if (scale && *scale != known) return Unimplemented("rope_scaling.mscale is {}, known is {}", *scale, known);
-    GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
-    GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
-    // GGUF's value is relative to the one that the method would compute.
-    if (attention && factor && *factor > 1) {
-      out->Set(p + "rope.scaling.attn_factor", static_cast<float>(*attention / YarnAttention(*factor)));
-    }
-    return absl::OkStatus();
-  }
-  if (type == "longrope" || type == "su") {
-    out->Set(p + "rope.scaling.type", std::string_view("longrope"));
-    GYRE_ASSIGN_OR_RETURN(arch->rope_long, Factors(scaling, "long_factor"));
-    GYRE_ASSIGN_OR_RETURN(arch->rope_short, Factors(scaling, "short_factor"));
-    GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
-    const double from = original.value_or(context), ratio = from > 0 ? context / from : 1;
-    const double computed = ratio > 1 && from > 1 ? std::sqrt(1 + std::log(ratio) / std::log(from)) : 1;
-    out->Set(p + "rope.scaling.attn_factor", static_cast<float>(attention.value_or(computed)));
-    return absl::OkStatus();
-  }
-  return Unimplemented("rope_scaling is of the type {}, known are linear, llama3, dynamic, yarn and longrope",
-                       Printable(type));
-}
-
-// Reads which layers have a window: from layer_types, or from Gemma 3's period.
-Status ReadPattern(const HfConfig& config, const json::object& o, const std::string& p, uint32_t layers,
+// Reads which layers have a window, and its size.
+Status ReadWindows(const HfConfig& config, const HfModelType& type, const std::string& p, uint32_t layers,
                    Metadata* out) {
-  GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint("sliding_window_pattern"));
-  if (period) out->Set(p + "attention.sliding_window_pattern", *period);
-  const json::value* types = o.if_contains("layer_types");
-  if (types == nullptr || !types->is_array()) return absl::OkStatus();
-  std::vector<bool> local;
-  for (const json::value& t : types->get_array())
-    local.push_back(t.is_string() && t.get_string() == "sliding_attention");
-  if (local.size() != layers) return DataLoss("layer_types has {} entries for {} layers", local.size(), layers);
-  out->SetBools(p + "attention.sliding_window_pattern", local);
+  if (type.window == WindowRule::kOwn) return absl::OkStatus();
+  uint32_t window = 0;  // none
+  const bool off = type.window == WindowRule::kSwitched && !config.Bool("use_sliding_window").value_or(false);
+  if (type.window != WindowRule::kNone && !off) {
+    GYRE_ASSIGN_OR_RETURN(const auto stated, config.Uint("sliding_window"));
+    window = stated.value_or(0);
+  }
+  const bool listed = config.Find("layer_types") != nullptr;
+  std::vector<bool> local(layers, type.window == WindowRule::kAll && window > 0);
+  if (type.window == WindowRule::kEvery) {
+    uint32_t every = type.every;
+    for (const char* key : {"_sliding_window_pattern", "sliding_window_pattern"}) {
+      if (FindKey(type, key) == nullptr) continue;
+      GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint(key));
+      if (!period || listed) continue;
+      if (*period == 0) return DataLoss("{} is 0, expected a positive number", key);
+      every = *period;
+      out->Set(p + "attention.sliding_window_pattern", every);
+    }
+    GYRE_ASSIGN_OR_RETURN(local, LayersOf(config, layers, "sliding_attention", "full_attention", every));
+    if (listed) out->SetBools(p + "attention.sliding_window_pattern", local);
+  } else if (listed) {
+    GYRE_ASSIGN_OR_RETURN(const auto stated, LayersOf(config, layers, "sliding_attention", "full_attention", 1));
+    if (type.window == WindowRule::kSwitched && window > 0) local = stated;
+    for (uint32_t i = 0; i < layers; ++i) {
+      if (stated[i] == local[i]) continue;
+      const auto named = [](bool has_window) { return has_window ? "sliding_attention" : "full_attention"; };
+      return Unimplemented("layer_types names {} for layer {}, but the other settings mean {} for the model_type {}",
+                           named(stated[i]), i, named(local[i]), type.model_type);
+    }
+  } else if (type.window == WindowRule::kSwitched && window > 0) {
+    GYRE_ASSIGN_OR_RETURN(const auto first, config.Uint("max_window_layers"));
+    for (uint32_t i = first.value_or(0); i < layers; ++i) local[i] = true;
+  }
+  const auto with = std::count(local.begin(), local.end(), true);
+  if (window == 0 || (with == 0 && type.window != WindowRule::kEvery)) return absl::OkStatus();
+  out->Set(p + "attention.sliding_window", window);
+  if (type.window == WindowRule::kSwitched && with < static_cast<int64_t>(layers))
+    out->SetBools(p + "attention.sliding_window_pattern", local);
   return absl::OkStatus();
 }
 
-// Settings of some families, with their names in GGUF.
-constexpr std::pair<const char*, const char*> kCounts[] = {
-    {"n_routed_experts", "expert_count"},
-    {"n_shared_experts", "expert_shared_count"},
-    {"first_k_dense_replace", "leading_dense_block_count"},
-    {"n_group", "expert_group_count"},
-    {"topk_group", "expert_group_used_count"},
-    {"num_nextn_predict_layers", "nextn_predict_layers"},
-    {"rotary_dim", "rope.dimension_count"},
-};
-constexpr std::pair<const char*, const char*> kNumbers[] = {
-    {"routed_scaling_factor", "expert_weights_scale"},
-    {"embedding_multiplier", "embedding_scale"},
-    {"residual_multiplier", "residual_scale"},
-    {"attention_multiplier", "attention.scale"},
-    {"logits_scaling", "logit_scale"},
-};
-
-// Values that GGUF has no key for, as they are the same in all models of the family.
-Status RefuseOthers(const HfConfig& config, const json::object& o, uint32_t layers) {
-  GYRE_ASSIGN_OR_RETURN(const auto limit, config.Number("swiglu_limit"));
-  if (limit && *limit != 7) return Unimplemented("swiglu_limit is {}, known is 7", *limit);
-  const json::value* rotates = o.if_contains("no_rope_layers");  // 1: the layer rotates
-  if (rotates == nullptr || !rotates->is_array()) return absl::OkStatus();
-  if (rotates->get_array().size() != layers)
+// Settings that GGUF has no key for, as they are the same in all models of the type.
+Status CheckLayers(const HfConfig& config, uint32_t layers) {
+  GYRE_ASSIGN_OR_RETURN(const auto interval, config.Uint("no_rope_layer_interval"));
+  const json::value* rotates = config.Find("no_rope_layers");  // 1: the layer rotates
+  if (interval && *interval != 4 && rotates == nullptr)
+    return Unimplemented("no_rope_layer_interval is {}, known is 4", *interval);
+  if (rotates != nullptr && rotates->get_array().size() != layers)
     return DataLoss("no_rope_layers has {} entries for {} layers", rotates->get_array().size(), layers);
-  for (uint32_t i = 0; i < layers; ++i) {
+  for (uint32_t i = 0; rotates != nullptr && i < layers; ++i) {
     const json::value& v = rotates->get_array()[i];
     if (!v.is_int64() || (v.get_int64() != 0) != ((i + 1) % 4 != 0))
       return Unimplemented("no_rope_layers names others than every fourth layer");
+  }
+  const json::value* types = config.Find("attn_type_list");  // 1: softmax attention
+  for (const json::value& v : types != nullptr ? types->get_array() : json::array()) {
+    if (v != 1) return Unimplemented("attn_type_list has {}, known is 1", Shown(v));
+  }
+  return absl::OkStatus();
+}
+
+// Copies the settings that have a key in GGUF.
+Status CopySettings(const HfConfig& config, const HfModelType& type, const std::string& p, Metadata* out) {
+  std::map<std::string_view, const ConfigKey*> stated;
+  for (std::span<const ConfigKey> keys : type.keys) {
+    for (const ConfigKey& key : keys) {
+      const json::value* v = config.Find(key.name);
+      if (key.to == nullptr || v == nullptr || FindKey(type, key.name) != &key) continue;
+      const auto [other, first] = stated.emplace(key.to, &key);
+      if (!first && !Equal(*config.Find(other->second->name), *v)) {
+        return DataLoss("{} is {}, but {} is {}", key.name, Shown(*v), other->second->name,
+                        Shown(*config.Find(other->second->name)));
+      }
+      if (key.kind == KeyKind::kFlag) {
+        out->Set(p + key.to, v->is_bool() && v->get_bool());
+      } else if (key.kind == KeyKind::kNumber) {
+        GYRE_ASSIGN_OR_RETURN(const auto number, config.Number(key.name));
+        out->Set(p + key.to, static_cast<float>(*number));
+      } else {
+        GYRE_ASSIGN_OR_RETURN(const auto whole, config.Uint(key.name));
+        out->Set(p + key.to, *whole);
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -259,98 +167,77 @@ uint32_t Metadata::Number(const std::string& key) const {
 }
 
 StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
-  // Vision models keep the language model's settings one level deeper.
+  // Models of pictures and sound keep the language model's settings one level deeper. What is beside them concerns the
+  // other parts.
   const json::value* inner = whole.if_contains("text_config");
   const json::object& o = inner != nullptr && inner->is_object() ? inner->get_object() : whole;
-  const HfConfig config(o);
-  std::string type = config.Text("model_type");
-  if (type.empty()) type = HfConfig(whole).Text("model_type");
-  const Row* row = nullptr;
-  std::string known;
-  for (const Row& r : kRows) {
-    if (type == r.model_type) row = &r;
-    known += std::string(" ") + r.model_type;
-  }
-  if (row == nullptr) return Unimplemented("model_type \"{}\" is not known; known are{}", Printable(type), known);
-  HfArchitecture arch{.name = row->name,
-                      .gemma = row->gemma || row->family == HfFamily::kGemma4,
-                      .added_one = row->added_one,
-                      .permuted = row->permuted,
-                      .after_attention = row->gemma || row->after_attention,
-                      .consecutive_heads = row->family == HfFamily::kDeltaNet};
+  std::string name = HfConfig(o).Text("model_type");
+  if (name.empty()) name = HfConfig(whole).Text("model_type");
+  const HfModelType* type = FindModelType(name);
+  if (type == nullptr)
+    return Unimplemented("model_type \"{}\" is not known; known are{}", Printable(name), KnownModelTypes());
+  for (const json::object* part : {&o, &whole}) GYRE_RETURN_IF_ERROR(CheckQuantization(*part));
+  GYRE_RETURN_IF_ERROR(CheckKeys(*type, o));
+  const HfConfig config(o, json::parse(type->absent).get_object());
+  HfArchitecture arch{.name = type->name,
+                      .added_one = type->added_one,
+                      .permuted = type->permuted,
+                      .after_attention = type->gemma || type->after_attention,
+                      .consecutive_heads = type->family == HfFamily::kDeltaNet,
+                      .qk_norm = config.Bool("use_qk_norm")};
+  if (const ConfigKey* key = FindKey(*type, "attention_bias"); key != nullptr && key->kind == KeyKind::kFlag)
+    arch.attention_bias = config.Bool("attention_bias");
+  // transformers ties by the outer object's key; older files have it beside the other settings only.
+  const std::optional<bool> outer = HfConfig(whole).Bool("tie_word_embeddings");
+  arch.tied = outer ? *outer : config.Bool("tie_word_embeddings").value_or(false);
   const std::string p = arch.name + ".";
   out->Set("general.architecture", std::string_view(arch.name));
 
-  auto required = [&](const char* key, const char* to) -> StatusOr<uint32_t> {
+  const auto required = [&](const char* key) -> StatusOr<uint32_t> {
     GYRE_ASSIGN_OR_RETURN(const auto v, config.Uint(key));
     if (!v) return DataLoss("{} is missing", key);
-    out->Set(p + to, *v);
     return *v;
   };
-  auto optional = [&](const char* key, const char* to) -> Status {
-    GYRE_ASSIGN_OR_RETURN(const auto v, config.Uint(key));
-    if (v) out->Set(p + to, *v);
-    return absl::OkStatus();
-  };
-  auto real = [&](const char* key, const char* to) -> Status {
-    GYRE_ASSIGN_OR_RETURN(const auto v, config.Number(key));
-    if (v) out->Set(p + to, static_cast<float>(*v));
-    return absl::OkStatus();
-  };
-  GYRE_ASSIGN_OR_RETURN(const uint32_t layers, required("num_hidden_layers", "block_count"));
+  GYRE_ASSIGN_OR_RETURN(const uint32_t layers, required("num_hidden_layers"));
   if (layers > kMaxLayers) return DataLoss("num_hidden_layers is {}, expected at most {}", layers, kMaxLayers);
-  GYRE_ASSIGN_OR_RETURN(const uint32_t dim, required("hidden_size", "embedding_length"));
-  GYRE_ASSIGN_OR_RETURN(const uint32_t heads, required("num_attention_heads", "attention.head_count"));
-  // A model whose layers all have experts may say only their width.
-  const bool experts_only = config.Find("intermediate_size") == nullptr && row->family == HfFamily::kDeltaNet;
-  GYRE_RETURN_IF_ERROR(
-      required(experts_only ? "moe_intermediate_size" : "intermediate_size", "feed_forward_length").status());
-  GYRE_ASSIGN_OR_RETURN(const uint32_t context, required("max_position_embeddings", "context_length"));
-  GYRE_RETURN_IF_ERROR(optional("num_key_value_heads", "attention.head_count_kv"));
-  GYRE_RETURN_IF_ERROR(optional("head_dim", "attention.key_length"));
-  GYRE_RETURN_IF_ERROR(optional("head_dim", "attention.value_length"));
-  GYRE_RETURN_IF_ERROR(optional("vocab_size", "vocab_size"));
-  GYRE_RETURN_IF_ERROR(real("rms_norm_eps", "attention.layer_norm_rms_epsilon"));
-  GYRE_RETURN_IF_ERROR(real("rope_theta", "rope.freq_base"));
-  GYRE_RETURN_IF_ERROR(real("rope_local_base_freq", "rope.freq_base_swa"));
-  GYRE_ASSIGN_OR_RETURN(const auto head_dim, config.Uint("head_dim"));
-  GYRE_ASSIGN_OR_RETURN(const auto partial, config.Number("partial_rotary_factor"));
-  if (partial && heads > 0) {
-    const uint32_t size = head_dim.value_or(dim / heads);
-    out->Set(p + "rope.dimension_count", static_cast<uint32_t>(size * *partial));
+  for (const char* key : {"hidden_size", "num_attention_heads", "max_position_embeddings"})
+    GYRE_RETURN_IF_ERROR(required(key).status());
+  GYRE_RETURN_IF_ERROR(CopySettings(config, *type, p, out));
+  if (type->family == HfFamily::kAttention && config.Find("mlp_layer_types") != nullptr) {
+    GYRE_ASSIGN_OR_RETURN(const uint32_t dense, LeadingDense(config, layers, 0));
+    out->Set(p + "leading_dense_block_count", dense);
   }
-  if (row->gemma) {
-    GYRE_ASSIGN_OR_RETURN(const auto scalar, config.Number("query_pre_attn_scalar"));
-    if (scalar && *scalar > 0) out->Set(p + "attention.scale", static_cast<float>(1 / std::sqrt(*scalar)));
-    GYRE_RETURN_IF_ERROR(real("attn_logit_softcapping", "attn_logit_softcapping"));
-    GYRE_RETURN_IF_ERROR(real("final_logit_softcapping", "final_logit_softcapping"));
+  if (type->family == HfFamily::kDeltaNet && config.Find("intermediate_size") == nullptr) {
+    // A model whose layers all have experts may say only their width.
+    GYRE_ASSIGN_OR_RETURN(const uint32_t width, required("moe_intermediate_size"));
+    out->Set(p + "feed_forward_length", width);
+  } else {
+    GYRE_RETURN_IF_ERROR(required("intermediate_size").status());
   }
-  if (row->pattern) GYRE_RETURN_IF_ERROR(ReadPattern(config, o, p, layers, out));
-  if (config.Bool("use_sliding_window").value_or(true))
-    GYRE_RETURN_IF_ERROR(optional("sliding_window", "attention.sliding_window"));
-  for (const char* key : {"num_local_experts", "num_experts"}) GYRE_RETURN_IF_ERROR(optional(key, "expert_count"));
-  GYRE_RETURN_IF_ERROR(optional("num_experts_per_tok", "expert_used_count"));
-  GYRE_RETURN_IF_ERROR(optional("moe_intermediate_size", "expert_feed_forward_length"));
-  GYRE_RETURN_IF_ERROR(optional("shared_expert_intermediate_size", "expert_shared_feed_forward_length"));
-  for (const auto& [key, to] : kCounts) GYRE_RETURN_IF_ERROR(optional(key, to));
-  for (const auto& [key, to] : kNumbers) GYRE_RETURN_IF_ERROR(real(key, to));
+  if (type->family != HfFamily::kLatent) {
+    GYRE_ASSIGN_OR_RETURN(const auto head_dim, config.Uint("head_dim"));
+    if (head_dim) out->Set(p + "attention.value_length", *head_dim);
+  }
   // GGUF counts the layers for drafts too, which follow the others.
   GYRE_ASSIGN_OR_RETURN(const auto drafts, config.Uint("num_nextn_predict_layers"));
   if (drafts) out->Set(p + "block_count", layers + *drafts);
-  GYRE_RETURN_IF_ERROR(RefuseOthers(config, o, layers));
-  if (const auto normalize = config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", *normalize);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json::value* scaling = config.Find(key);
-    if (scaling == nullptr || !scaling->is_object() || row->family == HfFamily::kGemma4) continue;
-    GYRE_ASSIGN_OR_RETURN(const auto theta, HfConfig(scaling->get_object()).Number("rope_theta"));
-    if (theta) out->Set(p + "rope.freq_base", static_cast<float>(*theta));
-    GYRE_RETURN_IF_ERROR(ReadRopeScaling(scaling->get_object(), p, context, config, row->family, &arch, out));
+  if (type->gemma) {
+    GYRE_ASSIGN_OR_RETURN(const auto scalar, config.Number("query_pre_attn_scalar"));
+    if (scalar && *scalar > 0) out->Set(p + "attention.scale", static_cast<float>(1 / std::sqrt(*scalar)));
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      GYRE_ASSIGN_OR_RETURN(const auto cap, config.Number(key));
+      // In GGUF an absent cap is the one of the first models, and 0 is none.
+      if (arch.name == "gemma2" || cap) out->Set(p + key, static_cast<float>(cap.value_or(0)));
+    }
   }
-  switch (row->family) {
+  GYRE_RETURN_IF_ERROR(ReadWindows(config, *type, p, layers, out));
+  GYRE_RETURN_IF_ERROR(CheckLayers(config, layers));
+  if (type->family != HfFamily::kGemma4) GYRE_RETURN_IF_ERROR(ReadRopeParameters(config, *type, p, &arch, out));
+  switch (type->family) {
     case HfFamily::kAttention: break;
     case HfFamily::kGemma4: GYRE_RETURN_IF_ERROR(ReadGemma4Config(config, p, layers, &arch, out)); break;
     case HfFamily::kDeltaNet: GYRE_RETURN_IF_ERROR(ReadDeltaNetConfig(config, p, layers, out)); break;
-    case HfFamily::kLatent: GYRE_RETURN_IF_ERROR(ReadLatentConfig(config, p, layers, row->sigmoid, out)); break;
+    case HfFamily::kLatent: GYRE_RETURN_IF_ERROR(ReadLatentConfig(config, p, layers, type->sigmoid, out)); break;
   }
   return arch;
 }

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,18 +38,21 @@ class Metadata {
 
 struct HfArchitecture {
   std::string name;        // GGUF's
-  bool gemma = false;      // norms have other places, and embeddings are tied where nothing else is said
   bool added_one = false;  // norm weights are stored minus one
   bool permuted = false;   // GGUF stores its queries and keys for the other pairing of rotated elements
   bool after_attention =
       false;  // post_attention_layernorm is no norm before the feed-forward block, or GGUF calls it so
   // Value heads of a delta net that share a key head follow each other. GGUF's qwen35 orders them in turn.
   bool consecutive_heads = false;
+  bool tied = false;  // the embedding matrix is the output matrix, whether or not the folder has another one
+  // What config.json says of tensors; nullopt: nothing.
+  std::optional<bool> attention_bias, qk_norm;
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
   std::vector<float> rope_factors;           // divisors of the frequencies, of layers without a window
 };
 
-// kUnimplemented: an unknown model_type or value; kDataLoss: a value is missing or of the wrong kind.
+// kUnimplemented: an unknown model_type, key or value (model/hf/model_types.h has those that are known); kDataLoss: a
+// value is missing or of the wrong kind.
 StatusOr<HfArchitecture> ReadHfConfig(const boost::json::object& config, Metadata* out);
 
 }  // namespace gyre

@@ -16,8 +16,8 @@ StatusOr<uint32_t> Positive(const HfConfig& config, const char* key) {
 
 const json::object* AsObject(const json::value* v) { return v != nullptr ? v->if_object() : nullptr; }
 
-// True for each layer whose entry in layer_types is `kind`. Without entries the period counts: every `every`-th layer
-// is of the other kind.
+}  // namespace
+
 StatusOr<std::vector<bool>> LayersOf(const HfConfig& config, uint32_t layers, std::string_view kind,
                                      std::string_view other, uint32_t every) {
   std::vector<bool> out;
@@ -32,13 +32,12 @@ StatusOr<std::vector<bool>> LayersOf(const HfConfig& config, uint32_t layers, st
     const std::string_view name =
         t.is_string() ? std::string_view(t.get_string().data(), t.get_string().size()) : std::string_view();
     if (name != kind && name != other)
-      return Unimplemented("layer_types has {}, known are {} and {}", Printable(json::serialize(t)), kind, other);
+      return Unimplemented("layer_types has {}, known are {} and {}", Shown(t), kind, other);
     out.push_back(name == kind);
   }
   return out;
 }
 
-// The number of layers before the first with experts. All layers after it must have them.
 StatusOr<uint32_t> LeadingDense(const HfConfig& config, uint32_t layers, uint32_t fallback) {
   GYRE_ASSIGN_OR_RETURN(const auto stated, config.Uint("first_k_dense_replace"));
   const json::value* types = config.Find("mlp_layer_types");
@@ -50,15 +49,13 @@ StatusOr<uint32_t> LeadingDense(const HfConfig& config, uint32_t layers, uint32_
   for (const json::value& t : types->get_array()) {
     const bool is_dense = t.is_string() && t.get_string() == "dense";
     if (!is_dense && !(t.is_string() && t.get_string() == "sparse"))
-      return Unimplemented("mlp_layer_types has {}, known are dense and sparse", Printable(json::serialize(t)));
+      return Unimplemented("mlp_layer_types has {}, known are dense and sparse", Shown(t));
     if (is_dense && sparse) return Unimplemented("mlp_layer_types has a dense layer behind a sparse one");
     sparse = sparse || !is_dense;
     dense += is_dense ? 1 : 0;
   }
   return dense;
 }
-
-}  // namespace
 
 Status ReadDeltaNetConfig(const HfConfig& config, const std::string& p, uint32_t layers, Metadata* out) {
   GYRE_ASSIGN_OR_RETURN(const uint32_t kernel, Positive(config, "linear_conv_kernel_dim"));
@@ -87,34 +84,18 @@ Status ReadDeltaNetConfig(const HfConfig& config, const std::string& p, uint32_t
   GYRE_ASSIGN_OR_RETURN(const auto recurrent, LayersOf(config, layers, "linear_attention", "full_attention",
                                                        every.value_or(0) == 0 ? 4 : *every));
   out->SetBools(p + "attention.recurrent_layers", recurrent);
-  GYRE_ASSIGN_OR_RETURN(const auto step, config.Uint("decoder_sparse_step"));
-  if (step.value_or(1) != 1) return Unimplemented("decoder_sparse_step is {}, known is 1", *step);
-  const json::value* only = config.Find("mlp_only_layers");
-  if (only != nullptr && (!only->is_array() || !only->get_array().empty()))
-    return Unimplemented("mlp_only_layers is {}, known is an empty list", Printable(json::serialize(*only)));
-  if (!config.Bool("attn_output_gate").value_or(true)) return Unimplemented("attn_output_gate is false, known is true");
-
-  GYRE_ASSIGN_OR_RETURN(const uint32_t head_dim, Positive(config, "head_dim"));
-  GYRE_ASSIGN_OR_RETURN(auto partial, config.Number("partial_rotary_factor"));
-  if (const json::object* rope = AsObject(config.Find("rope_parameters"))) {
-    if (!partial) {
-      GYRE_ASSIGN_OR_RETURN(partial, HfConfig(*rope).Number("partial_rotary_factor"));
-    }
-    // The shares of time, height and width of pictures in the rotated pairs; in a text all three are equal.
-    const json::value* sections = rope->if_contains("mrope_section");
-    if (sections != nullptr && sections->is_array() && sections->get_array().size() <= 4) {
-      std::vector<int32_t> pairs;
-      for (const json::value& n : sections->get_array())
-        pairs.push_back(n.is_int64() && n.get_int64() >= 0 && n.get_int64() < 4096 ? static_cast<int32_t>(n.get_int64())
-                                                                                   : 0);
-      pairs.resize(4);
-      out->SetInts(p + "rope.dimension_sections", pairs);
-    }
+  // The shares of time, height and width of pictures in the rotated pairs; in a text all three are equal.
+  const json::object* rope = AsObject(config.Find("rope_parameters"));
+  if (rope == nullptr) rope = AsObject(config.Find("rope_scaling"));
+  const json::value* sections = rope != nullptr ? rope->if_contains("mrope_section") : nullptr;
+  if (sections != nullptr && sections->is_array() && sections->get_array().size() <= 4) {
+    std::vector<int32_t> pairs;
+    for (const json::value& n : sections->get_array())
+      pairs.push_back(n.is_int64() && n.get_int64() >= 0 && n.get_int64() < 4096 ? static_cast<int32_t>(n.get_int64())
+                                                                                 : 0);
+    pairs.resize(4);
+    out->SetInts(p + "rope.dimension_sections", pairs);
   }
-  const double rotated = head_dim * partial.value_or(0.25);
-  if (!(rotated >= 1) || rotated > head_dim)
-    return DataLoss("partial_rotary_factor is {}, expected at most 1", partial.value_or(0.25));
-  out->Set(p + "rope.dimension_count", static_cast<uint32_t>(rotated));
   return absl::OkStatus();
 }
 
@@ -135,18 +116,17 @@ Status ReadLatentConfig(const HfConfig& config, const std::string& p, uint32_t l
   out->Set(p + "attention.key_length_mla", plain + rotated);
   out->Set(p + "attention.value_length_mla", value);
   out->Set(p + "rope.dimension_count", rotated);
-  if (!config.Bool("rope_interleave").value_or(true)) return Unimplemented("rope_interleave is false, known is true");
   GYRE_ASSIGN_OR_RETURN(const uint32_t dense,
                         LeadingDense(config, layers, config.Find("first_k_dense_replace") ? 0 : 1));
   out->Set(p + "leading_dense_block_count", dense);
-  GYRE_ASSIGN_OR_RETURN(const auto frequency, config.Uint("moe_layer_freq"));
-  if (frequency.value_or(1) != 1) return Unimplemented("moe_layer_freq is {}, known is 1", *frequency);
   const std::string score = config.Text("scoring_func"), method = config.Text("topk_method");
-  if (!score.empty() && score != "sigmoid" && score != "softmax")
-    return Unimplemented("scoring_func is {}, known are sigmoid and softmax", Printable(score));
   if (!score.empty()) sigmoid = score == "sigmoid";
   out->Set(p + "expert_gating_func", uint32_t{sigmoid ? 2u : 1u});
   if (sigmoid && !config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", true);
+  if (method == "greedy") {  // over all experts, whatever groups the file names
+    out->Set(p + "expert_group_count", uint32_t{1});
+    out->Set(p + "expert_group_used_count", uint32_t{1});
+  }
   // Here groups are ranked by their best two experts, in GGUF by the best one.
   GYRE_ASSIGN_OR_RETURN(const auto groups, config.Uint("n_group"));
   if (method == "group_limited_greedy" && groups.value_or(1) > 1)
@@ -156,11 +136,11 @@ Status ReadLatentConfig(const HfConfig& config, const std::string& p, uint32_t l
 
 Status ReadGemma4Config(const HfConfig& config, const std::string& p, uint32_t layers, HfArchitecture* arch,
                         Metadata* out) {
-  if (config.Text("use_bidirectional_attention") == "all")
-    return Unimplemented("use_bidirectional_attention is all, known is text that is read in its order");
   GYRE_ASSIGN_OR_RETURN(std::vector<bool> local, LayersOf(config, layers, "sliding_attention", "full_attention", 6));
   if (!local.empty()) local.back() = false;  // the last one sees everything, whatever the list says
   out->SetBools(p + "attention.sliding_window_pattern", local);
+  GYRE_ASSIGN_OR_RETURN(const uint32_t window, Positive(config, "sliding_window"));
+  out->Set(p + "attention.sliding_window", window);
   GYRE_ASSIGN_OR_RETURN(const uint32_t local_dim, Positive(config, "head_dim"));
   GYRE_ASSIGN_OR_RETURN(const auto stated_dim, config.Uint("global_head_dim"));
   const uint32_t dim = stated_dim.value_or(local_dim);
@@ -196,12 +176,21 @@ Status ReadGemma4Config(const HfConfig& config, const std::string& p, uint32_t l
 
   const json::object* rope = AsObject(config.Find("rope_parameters"));
   const json::object* full = AsObject(rope != nullptr ? rope->if_contains("full_attention") : nullptr);
-  const json::object* window = AsObject(rope != nullptr ? rope->if_contains("sliding_attention") : nullptr);
-  if (rope != nullptr && (full == nullptr || window == nullptr))
+  const json::object* local_rope = AsObject(rope != nullptr ? rope->if_contains("sliding_attention") : nullptr);
+  if (rope != nullptr && (full == nullptr || local_rope == nullptr))
     return DataLoss("rope_parameters lacks full_attention or sliding_attention");
   double base = 1e6, local_base = 1e4, part = 0.25, factor = 1;
   if (rope != nullptr) {
-    const HfConfig f(*full), w(*window);
+    constexpr std::string_view kRopeKeys[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"};
+    for (const auto& [name, o] : {std::pair("full_attention", full), {"sliding_attention", local_rope}}) {
+      for (const auto& item : *o) {
+        const std::string_view key(item.key().data(), item.key().size());
+        if (item.value().is_null() || IsListed(kRopeKeys, key)) continue;
+        return Unimplemented("rope_parameters.{}.{} is {}: the key is not known", name, Printable(key),
+                             Shown(item.value()));
+      }
+    }
+    const HfConfig f(*full), w(*local_rope);
     auto read = [](const HfConfig& from, const char* key, double* value) -> Status {
       GYRE_ASSIGN_OR_RETURN(const auto v, from.Number(key));
       if (v) *value = *v;

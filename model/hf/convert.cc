@@ -10,6 +10,7 @@
 #include "model/hf/rearrange.h"
 #include "model/hf/tensor_names.h"
 #include "model/layer_reader.h"
+#include "model/source_files.h"
 
 namespace gyre {
 namespace {
@@ -150,14 +151,16 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
   GYRE_RETURN_IF_ERROR(CheckTensors(folder.tensors, spec));
   ConvertReport report;
   Metadata tokenizer;
-  if (folder.tokenizer) {
-    GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.tokenizer, &tokenizer));
+  if (folder.vocabulary.tokenizer) {
+    GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.vocabulary.tokenizer, &tokenizer));
   } else {
     tokenizer.Set("tokenizer.ggml.model", std::string_view("none"));
   }
-  if (!folder.chat_template.empty()) tokenizer.Set("tokenizer.chat_template", std::string_view(folder.chat_template));
+  const ChatTemplates& chat = folder.vocabulary.templates;
+  if (!chat.text.empty()) tokenizer.Set("tokenizer.chat_template", std::string_view(chat.text));
+  if (!chat.tools.empty()) tokenizer.Set(kToolTemplateKey, std::string_view(chat.tools));
   GYRE_ASSIGN_OR_RETURN(GgufWriter writer,
-                        GgufWriter::Create(out, {.overwrite = options.overwrite, .sources = folder.files}));
+                        GgufWriter::Create(out, {.overwrite = options.overwrite, .sources = SourceFiles(folder.path)}));
   for (const Metadata* m : {&folder.metadata, static_cast<const Metadata*>(&tokenizer)}) {
     for (const auto& [key, value] : m->values()) writer.Add(key, value);
   }

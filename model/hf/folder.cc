@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
+#include "base/log.h"
+#include "fmt/ranges.h"
 #include "kernels/quant.h"
 #include "model/arch.h"
-#include "model/hf/json.h"
+#include "model/hf/generation_config.h"
+#include "model/hf/json_file.h"
 #include "model/hf/rearrange.h"
 #include "model/hf/safetensors.h"
 #include "model/hf/tensor_names.h"
@@ -21,23 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace json = boost::json;
-
-StatusOr<std::string> Slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return NotFound("{} is missing", path.string());
-  return std::string((std::istreambuf_iterator<char>(in)), {});
-}
-
-StatusOr<json::object> ParseJson(const std::string& text, const fs::path& path) {
-  StatusOr<json::object> o = ParseObject(text);
-  if (!o.ok()) return Annotate(o.status(), path.string());
-  return o;
-}
-
-StatusOr<json::object> ReadJson(const fs::path& path) {
-  GYRE_ASSIGN_OR_RETURN(const std::string text, Slurp(path));
-  return ParseJson(text, path);
-}
 
 StatusOr<std::vector<float>> ToFloats(const SafeTensor& t) {
   const DType type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
@@ -55,7 +40,7 @@ class Loader {
     std::set<std::string> names;
     std::error_code error;
     if (fs::exists(dir / "model.safetensors.index.json", error)) {
-      GYRE_ASSIGN_OR_RETURN(const json::object index, ReadJson(dir / "model.safetensors.index.json"));
+      GYRE_ASSIGN_OR_RETURN(const json::object index, ReadJsonFile(dir / "model.safetensors.index.json"));
       const json::value* map = index.if_contains("weight_map");
       if (map == nullptr || !map->is_object()) return DataLoss("model.safetensors.index.json has no weight_map");
       for (const auto& item : map->get_object()) {
@@ -330,51 +315,29 @@ void AddFactors(const std::vector<float>& factors, const char* name, HfFolder* f
   (void)f->tensors.Add(name, std::move(v));
 }
 
+// Checks that the tensors are those that config.json announces.
+Status CheckAnnounced(const HfFolder& f) {
+  const auto has = [&](std::initializer_list<const char*> ends) {
+    return std::any_of(f.tensors.all().begin(), f.tensors.all().end(), [&](const auto& item) {
+      return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return item.first.ends_with(end); });
+    });
+  };
+  const std::optional<bool> bias = f.architecture.attention_bias, norm = f.architecture.qk_norm;
+  if (bias && *bias != has({".attn_q.bias", ".attn_k.bias", ".attn_v.bias"}))
+    return DataLoss("attention_bias is {}, but the tensors {} biases of queries, keys and values", *bias,
+                    *bias ? "have no" : "have");
+  if (norm && *norm != has({".attn_q_norm.weight", ".attn_k_norm.weight"}))
+    return DataLoss("use_qk_norm is {}, but the tensors {} norms of queries and keys", *norm,
+                    *norm ? "have no" : "have");
+  return absl::OkStatus();
+}
+
 Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* f) {
-  std::error_code error;
-  json::object settings;
-  if (fs::exists(dir / "tokenizer_config.json", error)) {
-    GYRE_ASSIGN_OR_RETURN(settings, ReadJson(dir / "tokenizer_config.json"));
-  }
-  if (fs::exists(dir / "chat_template.jinja", error)) {
-    GYRE_ASSIGN_OR_RETURN(f->chat_template, Slurp(dir / "chat_template.jinja"));
-  } else if (const json::value* t = settings.if_contains("chat_template")) {
-    // chat_template is a text, or a list of texts with names.
-    for (const json::value& one : t->is_array() ? t->get_array() : json::array{}) {
-      const json::object* o = one.if_object();
-      const json::value* text = o != nullptr ? o->if_contains("template") : nullptr;
-      const json::value* name = o != nullptr ? o->if_contains("name") : nullptr;
-      if (text != nullptr && text->is_string() &&
-          (f->chat_template.empty() || (name != nullptr && name->is_string() && name->get_string() == "default"))) {
-        f->chat_template.assign(text->get_string().data(), text->get_string().size());
-      }
-    }
-    if (t->is_string()) f->chat_template.assign(t->get_string().data(), t->get_string().size());
-  }
-  if (!fs::exists(dir / "tokenizer.json", error)) {
-    f->tokenizer_note = "the folder has no tokenizer.json";
-    return absl::OkStatus();
-  }
-  GYRE_ASSIGN_OR_RETURN(const json::object tokenizer, ReadJson(dir / "tokenizer.json"));
-  json::object generation;  // it may list more end tokens than config.json
-  if (fs::exists(dir / "generation_config.json", error)) {
-    GYRE_ASSIGN_OR_RETURN(generation, ReadJson(dir / "generation_config.json"));
-  }
-  for (const json::object* o : {&config, static_cast<const json::object*>(&generation)}) {
-    if (const json::value* end = o->if_contains("eos_token_id"); end != nullptr && !end->is_null())
-      settings["eos_token_id"] = *end;
-  }
   const TensorView* embedding = f->tensors.Find("token_embd.weight");
-  const int vocab = embedding != nullptr && embedding->dims.size() == 2
-                        ? static_cast<int>(std::min<uint64_t>(embedding->dims[1], 1 << 24))
-                        : 0;
-  StatusOr<HfTokenizer> t = ReadTokenizerJson(tokenizer, settings, vocab);
-  if (absl::IsUnimplemented(t.status())) {
-    f->tokenizer_note = "tokenizer.json: " + Message(t.status());
-    return absl::OkStatus();
-  }
-  if (!t.ok()) return Annotate(t.status(), "tokenizer.json");
-  f->tokenizer = *std::move(t);
+  const int rows = embedding != nullptr && embedding->dims.size() == 2
+                       ? static_cast<int>(std::min<uint64_t>(embedding->dims[1], 1 << 24))
+                       : 0;
+  GYRE_ASSIGN_OR_RETURN(f->vocabulary, ReadHfVocabulary(dir, config, rows));
   return absl::OkStatus();
 }
 
@@ -383,36 +346,42 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   const fs::path dir(path);
   auto f = std::make_unique<HfFolder>();
+  f->path = path;
   std::error_code error;
   if (!fs::exists(dir, error)) return NotFound("{}: no such folder", path);
   if (!fs::is_directory(dir, error)) {
     return InvalidArgument("{}: a file, expected a folder with config.json and *.safetensors", path);
   }
   if (!fs::exists(dir / "config.json", error)) return NotFound("{}: the folder has no config.json", path);
-  GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
-  GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJson(f->config, dir / "config.json"));
+  GYRE_ASSIGN_OR_RETURN(f->config, ReadTextFile(dir / "config.json"));
+  GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJsonFile(f->config, dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);
   if (!arch.ok()) return Annotate(arch.status(), (dir / "config.json").string());
   f->architecture = *std::move(arch);
   const std::string name = fs::weakly_canonical(dir).filename().string();
   f->metadata.Set("general.name", std::string_view(name));
-  const json::value* tied = config.if_contains("tie_word_embeddings");
-  if (tied == nullptr && config.if_contains("text_config") != nullptr && config.at("text_config").is_object()) {
-    tied = config.at("text_config").get_object().if_contains("tie_word_embeddings");
-  }
   Loader loader(f.get());
   GYRE_RETURN_IF_ERROR(Annotate(loader.Files(dir), path));
-  // Gemma's embeddings are tied unless config.json says otherwise.
-  const bool is_tied = tied != nullptr && tied->is_bool() ? tied->get_bool() : f->architecture.gemma;
-  GYRE_RETURN_IF_ERROR(Annotate(loader.Tensors(is_tied), path));
-  // The JSON files were read already; they are kept as sources, which may not be overwritten.
-  for (const char* text : {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
-                           "model.safetensors.index.json", "chat_template.jinja"}) {
-    if (auto file = MappedFile::Open((dir / text).string()); file.ok()) f->files.push_back(*std::move(file));
+  GYRE_RETURN_IF_ERROR(Annotate(loader.Tensors(f->architecture.tied), path));
+  GYRE_RETURN_IF_ERROR(Annotate(CheckAnnounced(*f), (dir / "config.json").string()));
+  // They were read already, and belong to the model's files.
+  std::vector<fs::path> read = HfVocabularyFiles(dir);
+  read.insert(read.end(), {dir / "config.json", dir / "model.safetensors.index.json"});
+  for (const fs::path& text : read) {
+    if (auto file = MappedFile::Open(text.string()); file.ok()) f->files.push_back(*std::move(file));
   }
   AddFactors(f->architecture.rope_long, "rope_factors_long.weight", f.get());
   AddFactors(f->architecture.rope_short, "rope_factors_short.weight", f.get());
   AddFactors(f->architecture.rope_factors, "rope_freqs.weight", f.get());
+  if (fs::exists(dir / "generation_config.json", error)) {
+    GYRE_ASSIGN_OR_RETURN(const json::object generation, ReadJsonFile(dir / "generation_config.json"));
+    SetSampling(generation, &f->metadata);
+    auto unused = UnusedAdvice(generation);
+    if (!unused.ok()) return Annotate(unused.status(), (dir / "generation_config.json").string());
+    if (!unused->empty())
+      Log(LogLevel::kWarn, "{}: generation_config.json asks for {}, which is not applied", path,
+          fmt::join(*unused, ", "));
+  }
   GYRE_RETURN_IF_ERROR(Annotate(ReadTokenizer(dir, config, f.get()), path));
   return f;
 }

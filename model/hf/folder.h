@@ -6,14 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "model/hf/config.h"
-#include "model/hf/tokenizer_json.h"
+#include "model/hf/tokenizer_files.h"
 #include "model/mapped_file.h"
 #include "model/spec.h"
 #include "model/tensor_table.h"
@@ -22,12 +21,11 @@ namespace gyre {
 
 // Immutable once it is open; views point into it.
 struct HfFolder {
+  std::string path;
   HfArchitecture architecture;
   Metadata metadata;
   TensorTable tensors;  // experts one by one; queries and keys as the files have them
-  std::optional<HfTokenizer> tokenizer;
-  std::string tokenizer_note;  // why there is none
-  std::string chat_template;
+  HfVocabulary vocabulary;
   std::string config;     // its text
   int draft_tensors = 0;  // that were left out: of a block that predicts further tokens
 

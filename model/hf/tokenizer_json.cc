@@ -1,10 +1,18 @@
 #include "model/hf/tokenizer_json.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "base/log.h"
+#include "model/hf/added_tokens.h"
 #include "model/hf/json.h"
+#include "model/hf/post_processor.h"
+#include "model/hf/text_steps.h"
+#include "model/hf/token_entries.h"
 #include "model/hf/unigram_json.h"
 #include "model/quoted.h"
 #include "model/sentence_pieces.h"
@@ -15,178 +23,155 @@ namespace {
 
 namespace json = boost::json;
 
-Status ReadNormalizer(const json::object& step, HfTokenizer* t) {
-  const std::string kind = Kind(step);
-  if (kind == "NFC") {
-    t->pre.nfc = true;
-  } else if (kind == "Prepend") {
-    t->spm.add_space_prefix = true;
-  } else if (kind != "Replace") {  // a space by U+2581, which SentencePiece-style tokenizers do anyway
-    return Unimplemented("the type \"{}\" is not known, known are NFC, Prepend and Replace", Printable(kind));
-  }
-  return absl::OkStatus();
-}
-
-std::string EscapedForRegex(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) out += '\\';
-    out += c;
-  }
-  return out;
-}
-
-Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
-  const std::string kind = Kind(step);
-  if (kind == "ByteLevel") {
-    t->byte_level = true;
-    if (Flag(step, "add_prefix_space")) return Unimplemented("ByteLevel with a space put before the text is not known");
+Status ReadBytePreTokenizer(const json::object& step, HfTokenizer* t, bool* spelled) {
+  if (Kind(step) == "ByteLevel") {
+    if (*spelled) return Unimplemented("ByteLevel twice is not known");
+    *spelled = true;
+    t->pre.prefix_space = Flag(step, "add_prefix_space");
+    if (t->pre.prefix_space && !t->pre.patterns.empty())
+      return Unimplemented(
+          "ByteLevel with a space put before the text, after a pre-tokenizer that cuts it, is not known");
     if (Flag(step, "use_regex", true)) t->pre.patterns.push_back(PreTokenizerByName("gpt-2")->patterns[0]);
-  } else if (kind == "Split") {
-    const json::object* pattern = Object(step, "pattern");
-    const std::string regex = pattern != nullptr ? Text(pattern->if_contains("Regex")) : "";
-    const std::string plain = pattern != nullptr ? Text(pattern->if_contains("String")) : "";
-    if (regex.empty() && plain.empty()) return DataLoss("a Split has no pattern, expected a Regex or a String");
-    if (plain == " " && !t->byte_level) return absl::OkStatus();  // Gemma's, which its normalizer leaves nothing to do
-    const std::string behavior = Text(step.if_contains("behavior"));
-    if (behavior != "Isolated" && behavior != "Removed")
-      return Unimplemented("a Split whose behavior is \"{}\" is not known, known are Isolated and Removed",
-                           Printable(behavior));
-    if (behavior == "Removed" && !Flag(step, "invert"))
-      return Unimplemented("a Split that removes what matches is not known");
-    t->pre.patterns.push_back(regex.empty() ? EscapedForRegex(plain) : regex);
-  } else if (kind == "Digits") {
-    t->pre.patterns.emplace_back(Flag(step, "individual_digits") ? "\\p{N}" : "\\p{N}+");
-  } else if (kind == "Metaspace") {
-    const std::string scheme = Text(step.if_contains("prepend_scheme"));
-    t->spm.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
-    t->spm.prefix_first_only = scheme == "first";
-  } else {
-    return Unimplemented("the type \"{}\" is not known, known are ByteLevel, Split, Digits and Metaspace",
-                         Printable(kind));
+    return absl::OkStatus();
   }
+  GYRE_ASSIGN_OR_RETURN(std::optional<SplitStep> split, ReadSplitStep(step));
+  if (!split) {
+    return Unimplemented(
+        "the type \"{}\" is not known beside a model of bytes, known are ByteLevel, Split, Digits, Punctuation, "
+        "Whitespace, WhitespaceSplit and CharDelimiterSplit",
+        Printable(Kind(step)));
+  }
+  (*spelled ? t->pre.after_spelling : t->pre.patterns).push_back(*std::move(split));
   return absl::OkStatus();
 }
 
-// Whether the post-processor puts this token first (or last).
-bool Adds(const json::object* post, const std::string& token, bool first) {
-  bool adds = false;
-  (void)ForEachStep(post, "processors", [&](const json::object& step) -> Status {
-    const json::array* single = Array(step, "single");
-    if (single == nullptr || single->empty() || token.empty()) return absl::OkStatus();
-    const json::object* end = (first ? single->front() : single->back()).if_object();
-    const json::object* special = end != nullptr ? Object(*end, "SpecialToken") : nullptr;
-    adds = adds || (special != nullptr && Text(special->if_contains("id")) == token);
+Status ReadPiecePreTokenizer(const json::object& step, HfTokenizer* t) {
+  SpmOptions& o = t->spm;
+  if (Kind(step) == "Metaspace") {
+    if (o.replace_spaces || !o.patterns.empty()) return Unimplemented("a Metaspace after other steps is not known");
+    const json::value* replacement = step.if_contains("replacement");
+    if (replacement != nullptr && Text(replacement) != kMetaSpace)
+      return Unimplemented("a Metaspace of \"{}\" is not known", Printable(Text(replacement)));
+    const std::string scheme = Text(step.if_contains("prepend_scheme"));
+    o.replace_spaces = o.meta_space = o.prefix_unless_there = true;
+    o.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
+    o.prefix_first_only = scheme == "first";
+    o.split_words = Flag(step, "split", true);
+    return absl::OkStatus();
+  }
+  GYRE_ASSIGN_OR_RETURN(std::optional<SplitStep> split, ReadSplitStep(step));
+  if (!split) {
+    return Unimplemented(
+        "the type \"{}\" is not known beside a model of pieces, known are Metaspace, Split, Digits, Punctuation, "
+        "Whitespace, WhitespaceSplit and CharDelimiterSplit",
+        Printable(Kind(step)));
+  }
+  // Gemma's, for which its normalizer leaves nothing to do.
+  const json::object* pattern = Object(step, "pattern");
+  const bool spaces = pattern != nullptr && Text(pattern->if_contains("String")) == " ";
+  if (spaces && !o.steps.empty() && IsMetaReplace(o.steps.back())) return absl::OkStatus();
+  if (o.split_words) return Unimplemented("a Metaspace that cuts the text, before other steps, is not known");
+  o.patterns.push_back(*std::move(split));
+  return absl::OkStatus();
+}
+
+// Fields that change the result, and that no known model of bytes or pieces has.
+Status CheckModel(const json::object& model) {
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (const std::string text = Text(model.if_contains(key)); !text.empty())
+      return Unimplemented("model: a {} (\"{}\") is not known", key, Printable(text));
+  }
+  const json::value* dropout = model.if_contains("dropout");
+  if (dropout != nullptr && dropout->is_number() && dropout->to_number<double>() != 0)
+    return Unimplemented("model: dropout, which makes ids random, is not known");
+  return absl::OkStatus();
+}
+
+// The pre-tokenizers of a BPE, and what goes with them.
+Status ReadSteps(const json::object& root, const json::object& settings, bool byte_fallback, HfTokenizer* t) {
+  const Status steps_are_read = ForEachStep(root, "pre_tokenizer", "pretokenizers", [&](const json::object& s) {
+    t->byte_level = t->byte_level || Kind(s) == "ByteLevel";
     return absl::OkStatus();
   });
-  return adds;
-}
-
-// The text of "bos_token" and others: a text, or an object with one.
-std::string SpecialText(const json::object& settings, const char* key) {
-  const json::value* v = settings.if_contains(key);
-  if (v != nullptr && v->is_object()) v = v->get_object().if_contains("content");
-  return Text(v);
-}
-
-bool IsBytePiece(std::string_view piece) { return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>'; }
-
-struct Entry {
-  std::string piece;
-  TokenType type = TokenType::kUnused;
-  float score = 0;
-};
-
-// Collects entries by id; the model's embedding must have a row for each id.
-class EntryTable {
- public:
-  // `rows`: of the model's embedding, 0 = unknown; `pieces`: in the tokenizer's vocabulary.
-  EntryTable(int rows, size_t pieces)
-      : rows_(rows), pieces_(pieces), entries_(static_cast<size_t>(std::max(rows, 0))) {}
-  Status Put(const json::value& id, Entry entry) {
-    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= (int64_t{1} << 24)) {
-      return DataLoss("the id of {} is {}", Printable(entry.piece), Printable(json::serialize(id)));
-    }
-    const auto at = static_cast<size_t>(id.get_int64());
-    if (rows_ > 0 && at >= entries_.size())
-      return DataLoss("token {} has the id {}, the model has {} rows", Printable(entry.piece), at, rows_);
-    if (at >= pieces_ + 100000)
-      return DataLoss("token {} has the id {}, of {} tokens", Printable(entry.piece), at, pieces_);
-    if (at >= entries_.size()) entries_.resize(at + 1);
-    entries_[at] = std::move(entry);
+  GYRE_RETURN_IF_ERROR(Annotate(steps_are_read, "pre_tokenizer"));
+  if (!t->byte_level && !byte_fallback)
+    return Unimplemented(
+        "model: a BPE neither on bytes (a pre-tokenizer ByteLevel) nor with byte tokens (byte_fallback)");
+  GYRE_ASSIGN_OR_RETURN(std::vector<NormalizerStep> steps, ReadNormalizers(root));
+  bool spelled = false;
+  if (t->byte_level) {
+    t->pre.steps = std::move(steps);
+  } else {
+    t->spm = {.add_space_prefix = false, .meta_space = false, .as_json = true, .replace_spaces = false};
+    t->spm.steps = std::move(steps);
+  }
+  const Status pre_tokenizers = ForEachStep(root, "pre_tokenizer", "pretokenizers", [&](const json::object& s) {
+    return t->byte_level ? ReadBytePreTokenizer(s, t, &spelled) : ReadPiecePreTokenizer(s, t);
+  });
+  GYRE_RETURN_IF_ERROR(Annotate(pre_tokenizers, "pre_tokenizer"));
+  GYRE_ASSIGN_OR_RETURN(const DecoderFacts decoder,
+                        ReadDecoder(root, t->byte_level ? DecodedAs::kBytes : DecodedAs::kPieces));
+  if (t->byte_level) {
+    // transformers lets tokenizer_config.json decide, if ByteLevel is the only step.
+    const json::object* only = Object(root, "pre_tokenizer");
+    if (only != nullptr && Kind(*only) == "ByteLevel")
+      t->pre.prefix_space = Flag(settings, "add_prefix_space", t->pre.prefix_space);
     return absl::OkStatus();
   }
-  // Adds special and user-defined tokens, which the vocabulary may have too.
-  Status PutAdded(const json::object& root, const std::string& unknown) {
-    const json::array* added = Array(root, "added_tokens");
-    for (size_t i = 0; added != nullptr && i < added->size(); ++i) {
-      const json::object* token = (*added)[i].if_object();
-      if (token == nullptr || token->if_contains("id") == nullptr) continue;
-      Entry e{Text(token->if_contains("content")), TokenType::kUserDefined};
-      if (Flag(*token, "special")) e.type = TokenType::kControl;
-      if (!unknown.empty() && e.piece == unknown) e.type = TokenType::kUnknown;
-      GYRE_RETURN_IF_ERROR(Put(token->at("id"), std::move(e)));
-    }
-    return absl::OkStatus();
-  }
-  std::vector<Entry> Take() { return std::move(entries_); }
-
- private:
-  const int rows_;
-  const size_t pieces_;
-  std::vector<Entry> entries_;
-};
-
-TokenType TypeOf(std::string_view piece, bool byte_fallback) {
-  return byte_fallback && IsBytePiece(piece) ? TokenType::kByte : TokenType::kNormal;
+  SpmOptions& o = t->spm;
+  const bool prefix = std::any_of(o.steps.begin(), o.steps.end(), IsMetaPrefix);
+  o.meta_space = o.meta_space || decoder.meta_space || std::any_of(o.steps.begin(), o.steps.end(), IsMetaReplace);
+  o.drop_space = decoder.given ? decoder.drop_space : prefix || o.add_space_prefix;
+  return absl::OkStatus();
 }
 
-// "vocab": {piece: id}.
-StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::object& model, int vocab,
-                                         bool byte_fallback) {
-  const json::object* pieces = Object(model, "vocab");
-  if (pieces == nullptr) return DataLoss("model.vocab is missing");
-  EntryTable table(vocab, pieces->size());
-  for (const auto& item : *pieces) {
-    std::string piece(item.key().data(), item.key().size());
-    const TokenType type = TypeOf(piece, byte_fallback);
-    GYRE_RETURN_IF_ERROR(table.Put(item.value(), {std::move(piece), type}));
+// Sets how each added token is found. A special token that is to be found in normalized text must not arise from a text
+// that does not spell it, as then messages could forge it.
+Status SetRules(const std::vector<TokenEntry>& entries, const std::vector<NormalizerStep>& steps, Vocabulary* v) {
+  for (size_t id = 0; id < entries.size(); ++id) {
+    FindRule rule = entries[id].rule;
+    const TokenType type = entries[id].type;
+    if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
+    if (rule.normalized && type == TokenType::kControl && !ChangeSpacesOnly(steps)) {
+      if (Normalize(entries[id].piece, steps) != entries[id].piece) {
+        return Unimplemented(
+            "added_tokens: the special token {} is to be found in normalized text, and the normalizers "
+            "change it",
+            Printable(entries[id].piece));
+      }
+      rule.normalized = false;
+    }
+    if (!rule.plain()) v->rules.emplace(static_cast<TokenId>(id), rule);
   }
-  GYRE_RETURN_IF_ERROR(table.PutAdded(root, Text(model.if_contains("unk_token"))));
-  return table.Take();
+  return absl::OkStatus();
 }
 
-// "vocab": [[piece, score]], in the order of the ids.
-StatusOr<std::vector<Entry>> ReadScoredEntries(const json::object& root, const json::object& model, int vocab,
-                                               bool byte_fallback) {
-  const json::array* pieces = Array(model, "vocab");
-  if (pieces == nullptr) return DataLoss("model.vocab is missing, or no list of pieces with their scores");
-  int64_t unknown = -1;
-  if (const json::value* id = model.if_contains("unk_id"); id != nullptr && !id->is_null()) {
-    if (!id->is_int64() || id->get_int64() < 0 || id->get_int64() >= static_cast<int64_t>(pieces->size())) {
-      return DataLoss("model.unk_id is {}, of {} pieces", Printable(json::serialize(*id)), pieces->size());
-    }
-    unknown = id->get_int64();
-  }
-  EntryTable table(vocab, pieces->size());
-  std::string unknown_piece;
-  for (size_t i = 0; i < pieces->size(); ++i) {
-    const json::array* pair = (*pieces)[i].if_array();
-    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() || !(*pair)[1].is_number()) {
-      return DataLoss("model.vocab: entry {} is {}, expected a piece and its score", i,
-                      Printable(json::serialize((*pieces)[i])));
-    }
-    Entry e{Text(&(*pair)[0])};
-    e.type = TypeOf(e.piece, byte_fallback);
-    e.score = static_cast<float>((*pair)[1].to_number<double>());
-    if (static_cast<int64_t>(i) == unknown) {
-      e.type = TokenType::kUnknown;
-      unknown_piece = e.piece;
-    }
-    GYRE_RETURN_IF_ERROR(table.Put(static_cast<int64_t>(i), std::move(e)));
-  }
-  GYRE_RETURN_IF_ERROR(table.PutAdded(root, unknown_piece));
-  return table.Take();
+// Sets the tokens that are put around a text. tokenizer_config.json's add_bos_token and add_eos_token decide about
+// these two, where they are given.
+Status SetTokensAround(const json::object& root, const json::object& settings,
+                       const std::function<TokenId(const std::string&)>& id_of, Vocabulary* v) {
+  GYRE_ASSIGN_OR_RETURN(TokensAround around, ReadPostProcessor(root, id_of));
+  // These classes of transformers put the begin token first unless they are told otherwise.
+  const std::string kind = Text(settings.if_contains("tokenizer_class"));
+  const bool by_class = kind == "LlamaTokenizer" || kind == "LlamaTokenizerFast" || kind == "GemmaTokenizer" ||
+                        kind == "GemmaTokenizerFast";
+  const bool nothing = around.prefix.empty() && around.suffix.empty();
+  if (v->bos < 0 && !around.prefix.empty()) v->bos = around.prefix.front();
+  auto has = [](const std::vector<TokenId>& ids, TokenId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  v->add_bos = Flag(settings, "add_bos_token", (nothing && by_class) || has(around.prefix, v->bos));
+  v->add_eos = Flag(settings, "add_eos_token", has(around.suffix, v->eos));
+  if (!v->add_bos) std::erase(around.prefix, v->bos);
+  if (!v->add_eos) std::erase(around.suffix, v->eos);
+  if (v->add_bos && v->bos >= 0 && !has(around.prefix, v->bos)) around.prefix.insert(around.prefix.begin(), v->bos);
+  if (v->add_eos && v->eos >= 0 && !has(around.suffix, v->eos)) around.suffix.push_back(v->eos);
+  const std::vector<TokenId> bos(v->add_bos && v->bos >= 0 ? 1 : 0, v->bos),
+      eos(v->add_eos && v->eos >= 0 ? 1 : 0, v->eos);
+  if (around.prefix == bos && around.suffix == eos) return absl::OkStatus();
+  v->prefix = std::move(around.prefix);
+  v->suffix = std::move(around.suffix);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -199,36 +184,34 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   if (!unigram && kind != "BPE" && !(kind.empty() && model->if_contains("merges") != nullptr)) {
     return Unimplemented("model: the type \"{}\" is not known, known are BPE and Unigram", Printable(kind));
   }
+  if (Flag(settings, "split_special_tokens"))
+    return Unimplemented("tokenizer_config.json: split_special_tokens is not known");
   HfTokenizer t;
   const bool byte_fallback = Flag(*model, "byte_fallback");
-  std::vector<Entry> entries;
+  std::vector<TokenEntry> entries;
   if (unigram) {
     GYRE_ASSIGN_OR_RETURN(t.unigram, ReadUnigramOptions(root));
-    GYRE_ASSIGN_OR_RETURN(entries, ReadScoredEntries(root, *model, vocab, byte_fallback));
+    GYRE_RETURN_IF_ERROR(ReadDecoder(root, DecodedAs::kPieces).status());
+    GYRE_ASSIGN_OR_RETURN(entries, ReadScoredEntries(root, *model, settings, vocab, byte_fallback));
   } else {
-    t.spm.add_space_prefix = false;
-    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) {
-      t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
-      return absl::OkStatus();
-    }));
-    const Status normalizers = ForEachStep(Object(root, "normalizer"), "normalizers",
-                                           [&](const json::object& s) { return ReadNormalizer(s, &t); });
-    GYRE_RETURN_IF_ERROR(Annotate(normalizers, "normalizer"));
-    const Status pre_tokenizers = ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
-                                              [&](const json::object& s) { return ReadPreTokenizer(s, &t); });
-    GYRE_RETURN_IF_ERROR(Annotate(pre_tokenizers, "pre_tokenizer"));
+    GYRE_RETURN_IF_ERROR(CheckModel(*model));
+    GYRE_RETURN_IF_ERROR(ReadSteps(root, settings, byte_fallback, &t));
     t.pre.ignore_merges = Flag(*model, "ignore_merges");
-    if (!t.byte_level && !byte_fallback)
-      return Unimplemented(
-          "model: a BPE neither on bytes (a pre-tokenizer ByteLevel) nor with byte tokens (byte_fallback)");
-    GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, vocab, byte_fallback));
+    t.pre.fuse_unknown = Flag(*model, "fuse_unk");
+    if (t.pre.ignore_merges && !t.byte_level)
+      return Unimplemented("model: ignore_merges is not known without ByteLevel");
+    GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, settings, vocab, byte_fallback));
   }
 
   Vocabulary& v = t.vocabulary;
   std::unordered_map<std::string, TokenId> ids;
-  for (const Entry& e : entries) {
+  for (const TokenEntry& e : entries) {
     v.Add(t.byte_level && e.type == TokenType::kNormal ? BytesOfSpelling(e.piece) : e.piece, e.type);
-    if (e.type != TokenType::kUnused) ids.emplace(e.piece, static_cast<TokenId>(v.size()) - 1);
+    const TokenId id = static_cast<TokenId>(v.size()) - 1;
+    if (e.type != TokenType::kUnused) ids.emplace(e.piece, id);
+    v.finds_unknown = v.finds_unknown || (e.type == TokenType::kUnknown && e.added);
+    if (e.type == TokenType::kUserDefined && e.in_model)
+      v.also.emplace_back(t.byte_level ? BytesOfSpelling(e.piece) : e.piece, id);
   }
   AddEndsByName(&v);
   auto id_of = [&](const std::string& piece) {
@@ -236,27 +219,45 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
     return it == ids.end() ? -1 : it->second;
   };
   const std::string bos = SpecialText(settings, "bos_token"), eos = SpecialText(settings, "eos_token");
+  for (const auto& [key, piece] : {std::pair("bos_token", bos), std::pair("eos_token", eos)}) {
+    if (piece.empty() || id_of(piece) >= 0) continue;
+    Log(LogLevel::kWarn, "{} is {}, which is no token of the vocabulary: it counts as none", key, Printable(piece));
+  }
   v.bos = bos.empty() ? -1 : id_of(bos);
   v.eos = eos.empty() ? -1 : id_of(eos);
   if (v.eos >= 0) v.end_ids.push_back(v.eos);
   if (const json::value* ends = settings.if_contains("eos_token_id")) {
     const json::array several = ends->is_array() ? ends->get_array() : json::array{*ends};
     for (const json::value& e : several) {
-      if (!e.is_int64() || e.get_int64() < 0 || e.get_int64() >= static_cast<int64_t>(v.size())) continue;
+      if (e.is_null() || e == json::value(-1)) continue;  // there is none
+      if (!e.is_int64() || e.get_int64() < 0) {
+        return DataLoss("eos_token_id is {}, expected the id of a token, or a list of ids", json::serialize(e));
+      }
+      // Folders in use have such ids, of the vocabulary that a model was made from.
+      if (e.get_int64() >= static_cast<int64_t>(v.size())) {
+        Log(LogLevel::kWarn, "eos_token_id names the token {}, the vocabulary has 0-{}: no text ends with it",
+            e.get_int64(), v.size() - 1);
+        continue;
+      }
       v.end_ids.push_back(static_cast<TokenId>(e.get_int64()));
       if (v.eos < 0) v.eos = v.end_ids.back();
     }
   }
-  const json::object* post = Object(root, "post_processor");
-  v.add_bos = Flag(settings, "add_bos_token", Adds(post, bos, true));
-  v.add_eos = Flag(settings, "add_eos_token", Adds(post, eos, false));
+  GYRE_RETURN_IF_ERROR(SetRules(entries, unigram ? t.unigram->steps : t.byte_level ? t.pre.steps : t.spm.steps, &v));
+  GYRE_RETURN_IF_ERROR(SetTokensAround(root, settings, id_of, &v));
 
   if (unigram) {
-    for (const Entry& e : entries) v.scores.push_back(e.score);
+    for (const TokenEntry& e : entries) v.scores.push_back(e.score);
     return t;
   }
   const json::array* merges = Array(*model, "merges");
   if (merges == nullptr) return DataLoss("model.merges is missing");
+  // Text never becomes a control token by merging.
+  std::unordered_set<std::string> control;
+  for (const TokenEntry& e : entries) {
+    if (t.byte_level && e.in_model && (e.type == TokenType::kControl || e.type == TokenType::kUnknown))
+      control.insert(e.piece);
+  }
   MergeReader reader(v);
   std::optional<MergeScores> scores;
   if (!t.byte_level) scores.emplace(&v);
@@ -274,6 +275,8 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
       }
     }
     if (left.empty() || right.empty()) return DataLoss("model.merges: {} is no pair", Printable(json::serialize(m)));
+    if (!control.empty() && (control.contains(left) || control.contains(right) || control.contains(left + right)))
+      continue;
     GYRE_RETURN_IF_ERROR(Annotate(t.byte_level ? reader.Add(left, right) : scores->Add(left, right), "model.merges"));
   }
   if (t.byte_level) {
@@ -291,6 +294,55 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t) {
   return MakeSpmTokenizer(std::move(t.vocabulary), t.spm);
 }
 
+namespace {
+
+// GGUF has keys for three ends. Other programs know some by their names, which need none.
+void WriteEnds(const Vocabulary& v, Metadata* out) {
+  std::vector<int32_t> all, others;
+  for (const TokenId end : v.end_ids) {
+    if (std::find(all.begin(), all.end(), end) != all.end()) continue;
+    all.push_back(end);
+    if (end != v.eos) others.push_back(end);
+  }
+  std::stable_partition(others.begin(), others.end(),
+                        [&](int32_t id) { return !EndsByName(v.piece(static_cast<size_t>(id))); });
+  if (!others.empty()) out->Set("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(others[0]));
+  if (others.size() > 1) out->Set("tokenizer.ggml.eom_token_id", static_cast<uint32_t>(others[1]));
+  if (others.size() > 2) out->SetInts(kEndsKey, all);
+}
+
+Status WriteSpmOptions(const SpmOptions& o, Metadata* out) {
+  const bool prefix = o.add_space_prefix || std::any_of(o.steps.begin(), o.steps.end(), IsMetaPrefix);
+  if (!ChangeSpacesOnly(o.steps) || !o.patterns.empty() || !o.meta_space || prefix != o.drop_space)
+    return Unimplemented("the tokenizer's normalizers, pre-tokenizers or decoder are more than GGUF has keys for");
+  out->Set("tokenizer.ggml.add_space_prefix", prefix);
+  if (o.prefix_first_only) out->Set(kPrefixFirstOnlyKey, true);
+  if (o.prefix_unless_there && prefix) out->Set(kPrefixUnlessThereKey, true);
+  if (o.split_words) out->Set(kSplitWordsKey, true);
+  return absl::OkStatus();
+}
+
+Status WriteRules(const Vocabulary& v, const std::vector<NormalizerStep>& steps, Metadata* out) {
+  std::map<const char*, std::vector<int32_t>> lists;
+  for (const auto& [id, rule] : v.rules) {
+    const std::string piece(v.piece(static_cast<size_t>(id)));
+    // A token that needs U+2581 before it in the folder is found without it too, as GGUF's readers have it.
+    if (rule.normalized && !ChangeSpacesOnly(steps) && Normalize(piece, steps) != piece) {
+      return Unimplemented("GGUF has no key for the token \"{}\", which is to be found in normalized text",
+                           Printable(piece));
+    }
+    if (rule.strip_left) lists[kStripLeftKey].push_back(id);
+    if (rule.strip_right) lists[kStripRightKey].push_back(id);
+    if (rule.whole_word) lists[kWholeWordKey].push_back(id);
+  }
+  if (!v.prefix.empty()) lists[kPrefixKey] = v.prefix;
+  if (!v.suffix.empty()) lists[kSuffixKey] = v.suffix;
+  for (const auto& [key, ids] : lists) out->SetInts(key, ids);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   const Vocabulary& v = t.vocabulary;
   if (t.byte_level && t.pre_name.empty())
@@ -302,10 +354,14 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
     // Each unused row gets a different text, as texts must be unique.
     pieces.push_back(v.types[i] == TokenType::kUnused                   ? fmt::format("[PAD{}]", i)
                      : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece)
-                                                                        : piece);
+                     : !t.byte_level && !t.unigram && v.types[i] == TokenType::kUserDefined
+                         ? ReplaceAll(piece, kMetaSpace, " ")  // as GGUF has them
+                         : piece);
     types.push_back(static_cast<int32_t>(v.types[i]));
   }
   if (t.unigram) GYRE_RETURN_IF_ERROR(WriteUnigramOptions(*t.unigram, v, &types, out));
+  if (!t.unigram && !t.byte_level) GYRE_RETURN_IF_ERROR(WriteSpmOptions(t.spm, out));
+  GYRE_RETURN_IF_ERROR(WriteRules(v, t.unigram ? t.unigram->steps : t.byte_level ? t.pre.steps : t.spm.steps, out));
   out->Set("tokenizer.ggml.model", std::string_view(t.byte_level ? "gpt2" : t.unigram ? "t5" : "llama"));
   out->SetStrings("tokenizer.ggml.tokens", pieces);
   out->SetInts("tokenizer.ggml.token_type", types);
@@ -317,14 +373,10 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
     out->SetStrings("tokenizer.ggml.merges", merges);
   } else {
     out->SetFloats("tokenizer.ggml.scores", v.scores);
-    if (!t.unigram) out->Set("tokenizer.ggml.add_space_prefix", t.spm.add_space_prefix);
-    if (!t.unigram && t.spm.prefix_first_only) out->Set(kPrefixFirstOnlyKey, true);
   }
   if (v.bos >= 0) out->Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(v.bos));
   if (v.eos >= 0) out->Set("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(v.eos));
-  for (TokenId end : v.end_ids) {
-    if (end != v.eos) out->Set("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(end));
-  }
+  WriteEnds(v, out);
   out->Set("tokenizer.ggml.add_bos_token", v.add_bos);
   out->Set("tokenizer.ggml.add_eos_token", v.add_eos);
   return absl::OkStatus();

@@ -74,6 +74,8 @@ struct Node {
   std::vector<std::pair<ExprPtr, Body>> branches;
   Body body, orelse;
   bool recursive = false;
+  bool varargs = false, kwargs = false;  // a macro's body has these names, and so takes further arguments
+  bool caller = false;                   // a macro's body has this name
 };
 
 }  // namespace gyre::jinja

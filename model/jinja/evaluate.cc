@@ -92,15 +92,14 @@ Value Interpreter::EvalUnary(const Expr& e, const Value& v) {
   if (e.text == "not") return Value::Bool(!v.Truthy());
   if (v.undefined()) FailUndefined(v);
   if (!v.number()) Fail("line {}: bad operand type for unary {}: '{}'", e.line, e.text, v.TypeName());
-  if (e.text == "+") return v;
-  FailOnOverflow(v.integral() && v.AsInt() == INT64_MIN);
-  if (v.integral()) return Value::Int(-v.AsInt());
-  return Value::Float(-v.AsDouble());
+  if (e.text == "+") return v.Is<bool>() ? Value::Int(v.AsInt()) : v;
+  return v.whole() ? Value::Whole(Negated(v.Decimal())) : Value::Float(-v.AsDouble());
 }
 
 Value Interpreter::EvalSlice(const Expr& e, const std::shared_ptr<Scope>& scope) {
   const Value v = Eval(*e.children[0], scope);
   if (v.undefined()) FailUndefined(v);
+  if (v.none() && e.children[0]->kind == Expr::Kind::kLiteral) return Value();  // as Jinja has it for a constant
   const std::string* text = v.str();
   if (text == nullptr && v.list() == nullptr) Fail("line {}: a {} has no slices", e.line, v.TypeName());
   if (text != nullptr) budget_.Read(text->size());
@@ -109,6 +108,7 @@ Value Interpreter::EvalSlice(const Expr& e, const std::shared_ptr<Scope>& scope)
     if (e.children[i] == nullptr) return fallback;
     const Value p = Eval(*e.children[i], scope);
     if (p.none()) return fallback;
+    if (p.big() != nullptr) return p.Decimal()[0] == '-' ? -INT64_MAX : INT64_MAX;  // beyond all items
     if (!p.integral()) Fail("line {}: slice indices must be integers, not '{}'", e.line, p.TypeName());
     return p.AsInt();
   };
@@ -176,18 +176,30 @@ bool Interpreter::Compare(const std::string& op, const Value& a, const Value& b)
   if (b.undefined()) FailUndefined(b);
   if (op == "<") return Less(a, b, budget_);
   if (op == ">") return Less(b, a, budget_);
-  if (op == "<=") return !Less(b, a, budget_);
-  return !Less(a, b, budget_);
+  if (op == "<=") return AtMost(a, b, budget_);
+  return AtMost(b, a, budget_);
+}
+
+// The item of a group of groupby that also has this name; null: none.
+static const Value* GroupItem(const Value& v, const std::string& name) {
+  const bool grouper = name == "grouper";
+  if (v.list() == nullptr || !v.list()->group || (!grouper && name != "list")) return nullptr;
+  return &v.list()->items[grouper ? 0 : 1];
+}
+
+Value Interpreter::Member(const Value& v, const std::string& name) {
+  if (const Value* item = GroupItem(v, name)) return *item;
+  if (const Node* macro = v.macro()) return MacroAttribute(*macro, name);
+  Value method = FindMethod(v, name);
+  if (method.function() != nullptr) budget_.Charge(Budget::kObject);
+  return method;
 }
 
 Value Interpreter::Attribute(const Value& v, const std::string& name) {
   if (v.undefined()) FailUndefined(v);
   if (v.dict() == nullptr || !v.dict()->is_namespace) {
-    Value method = FindMethod(v, name);
-    if (!method.undefined()) {
-      if (method.function() != nullptr) budget_.Charge(Budget::kObject);
-      return method;
-    }
+    Value member = Member(v, name);
+    if (!member.undefined()) return member;
   }
   if (v.dict() != nullptr) {
     if (const Value* item = v.dict()->Find(name)) return *item;
@@ -213,9 +225,8 @@ Value Interpreter::Item(const Value& v, const Value& key) {
   }
   if (const std::string* name = key.str()) {
     if (v.dict() != nullptr && v.dict()->is_namespace) return Value::Missing(*name);
-    Value method = FindMethod(v, *name);
-    if (method.function() != nullptr) budget_.Charge(Budget::kObject);
-    return method.undefined() ? Value::Missing(*name) : method;
+    Value member = Member(v, *name);
+    return member.undefined() ? Value::Missing(*name) : member;
   }
   return Value::Missing(ToText(key, budget_));
 }

@@ -218,10 +218,7 @@ class ExpressionParser {
     ExprPtr e = c_.Make(Kind::kLiteral);
     const std::string& text = c_.Now().text;
     if (c_.Now().kind == Token::Kind::kInt) {
-      int64_t v = 0;
-      if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc())
-        Fail("line {}: {} is too large", c_.Now().line, text);
-      e->value = Value::Int(v);
+      e->value = Value::Whole(text);
     } else {
       double v = 0;
       if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc())

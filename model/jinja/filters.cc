@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "model/jinja/builtins.h"
@@ -13,35 +14,80 @@
 namespace gyre::jinja {
 namespace {
 
-Value ToInt(Interpreter& i, const Value& v, const Value& fallback) {
-  if (v.integral()) return Value::Int(v.AsInt());
+// Takes the sign from the text of a number.
+std::string TakeSign(std::string_view* text) {
+  if (text->empty() || ((*text)[0] != '-' && (*text)[0] != '+')) return "";
+  std::string sign((*text)[0] == '-' ? "-" : "");
+  text->remove_prefix(1);
+  return sign;
+}
+
+// The text of a number without its underscores. Each stands between two digits; nullopt: one does not.
+std::optional<std::string> WithoutUnderscores(std::string_view text, int base) {
+  const auto digit = [&](size_t k) { return k < text.size() && DigitValue(text[k]) < base; };
+  std::string out;
+  for (size_t k = 0; k < text.size(); ++k) {
+    if (text[k] != '_') {
+      out += text[k];
+    } else if (k == 0 || !digit(k - 1) || !digit(k + 1)) {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+// Reads a whole number as Python's int(text, base) does; nullopt: it is none.
+std::optional<Value> ReadWhole(Interpreter& i, std::string_view text, int base) {
+  const std::string sign = TakeSign(&text);
+  const auto prefix = [&](char lower, int its_base) {
+    if ((base != 0 && base != its_base) || text.size() < 3 || text[0] != '0' || (text[1] | 32) != lower) return;
+    text.remove_prefix(text[2] == '_' ? 3 : 2);
+    base = its_base;
+  };
+  prefix('x', 16), prefix('o', 8), prefix('b', 2);
+  if (base == 0) base = 10;
+  const std::optional<std::string> digits = WithoutUnderscores(text, base);
+  if (!digits || digits->empty() || digits->size() > kMostDigits) return std::nullopt;
+  for (const char c : *digits) {
+    if (DigitValue(c) >= base) return std::nullopt;
+  }
+  return Value::Whole(sign + (base == 10 ? *digits : InBase(i.budget(), *digits, base, 10)));
+}
+
+// Reads a number as Python's float(text) does; nullopt: it is none.
+std::optional<double> ReadFloat(std::string_view text) {
+  const std::string sign = TakeSign(&text);
+  const std::optional<std::string> number = WithoutUnderscores(text, 10);
+  if (!number || number->empty() || (*number)[0] == '-') return std::nullopt;
   double d = 0;
+  const auto read = std::from_chars(number->data(), number->data() + number->size(), d);
+  if (read.ptr != number->data() + number->size()) return std::nullopt;
+  if (read.ec != std::errc()) d = std::strtod(number->c_str(), nullptr);  // infinity, or 0
+  return sign.empty() ? d : -d;
+}
+
+Value ToInt(Interpreter& i, const Value& v, const Value& fallback, int64_t base) {
+  if (v.undefined()) FailUndefined(v);
+  if (base != 0 && (base < 2 || base > 36)) Fail("int: base must be 0 or between 2 and 36, not {}", base);
+  if (v.integral()) return Value::Int(v.AsInt());
+  if (v.big() != nullptr) return v;
+  std::optional<double> d;
   if (v.number()) {
     d = v.AsDouble();
   } else if (v.str() != nullptr) {
     const std::string text = Strip(i, *v.str(), nullptr, Side::kBoth);
-    const char* begin = text.data() + (text.empty() || text[0] != '+' ? 0 : 1);
-    const char* end = text.data() + text.size();
-    int64_t n = 0;
-    const auto whole = std::from_chars(begin, end, n);
-    if (whole.ec == std::errc() && whole.ptr == end) return Value::Int(n);
-    const auto real = std::from_chars(begin, end, d);
-    if (real.ec != std::errc() || real.ptr != end) return fallback;
-  } else {
-    return fallback;
+    if (const std::optional<Value> n = ReadWhole(i, text, static_cast<int>(base))) return *n;
+    d = ReadFloat(text);
   }
-  if (!std::isfinite(d) || std::fabs(d) > 9e18) return fallback;
-  return Value::Int(static_cast<int64_t>(d));
+  return d && std::isfinite(*d) ? Value::Truncated(*d) : fallback;
 }
 
 Value ToFloat(Interpreter& i, const Value& v, const Value& fallback) {
+  if (v.undefined()) FailUndefined(v);
   if (v.number()) return Value::Float(v.AsDouble());
   if (v.str() == nullptr) return fallback;
-  const std::string text = Strip(i, *v.str(), nullptr, Side::kBoth);
-  double d = 0;
-  const char* begin = text.data() + (text.empty() || text[0] != '+' ? 0 : 1);
-  const auto r = std::from_chars(begin, text.data() + text.size(), d);
-  return r.ec == std::errc() && r.ptr == text.data() + text.size() ? Value::Float(d) : fallback;
+  const std::optional<double> d = ReadFloat(Strip(i, *v.str(), nullptr, Side::kBoth));
+  return d ? Value::Float(*d) : fallback;
 }
 
 std::string_view EscapeOf(char c) {
@@ -73,13 +119,18 @@ Value Escape(Interpreter& i, const Value& v, Arguments&) {
 Value ToJson(Interpreter& i, const Value& v, Arguments& a) {
   JsonOptions o;
   o.ensure_ascii = TakeBool(a, 0, "ensure_ascii", false);
-  const Value* indent = Given(a, 1, "indent");
-  if (indent != nullptr && indent->integral())
-    o.indent = static_cast<int>(std::clamp<int64_t>(indent->AsInt(), 0, 100));
-  if (const Value* separators = Given(a, 2, "separators");
-      separators != nullptr && separators->list() != nullptr && separators->list()->items.size() == 2) {
-    o.item_separator = ToText(separators->list()->items[0], i.budget());
-    o.key_separator = ToText(separators->list()->items[1], i.budget());
+  if (const Value* indent = GivenSome(a, 1, "indent")) {
+    if (indent->str() == nullptr && !indent->integral())
+      Fail("tojson: indent is a {}, expected a string or an integer", indent->TypeName());
+    o.indent = indent->str() != nullptr
+                   ? *indent->str()
+                   : std::string(static_cast<size_t>(std::clamp<int64_t>(indent->AsInt(), 0, 100)), ' ');
+  }
+  if (const Value* separators = GivenSome(a, 2, "separators")) {
+    const List* two = separators->list();
+    if (two == nullptr || two->items.size() != 2 || two->items[0].str() == nullptr || two->items[1].str() == nullptr)
+      Fail("tojson: separators are two strings");
+    o.separators = {*two->items[0].str(), *two->items[1].str()};
   }
   o.sort_keys = TakeBool(a, 3, "sort_keys", false);
   return Value::Str(DumpJson(v, o, i.budget()));
@@ -109,10 +160,33 @@ Value Indent(Interpreter& i, const Value& v, Arguments& a) {
   return Value::Str(std::move(out));
 }
 
+// Rounds to a multiple of 10^digits; halves to the even one, as Python does.
+Value RoundWhole(int64_t n, int digits) {
+  if (digits > 18) return Value::Int(0);
+  int64_t unit = 1;
+  for (int k = 0; k < digits; ++k) unit *= 10;
+  int64_t down = n / unit, rest = n % unit;
+  if (rest < 0) {
+    rest += unit;
+    --down;
+  }
+  if (rest > unit - rest || (rest == unit - rest && down % 2 != 0)) ++down;
+  int64_t out = 0;
+  FailOnOverflow(__builtin_mul_overflow(down, unit, &out));
+  return Value::Int(out);
+}
+
 Value Round(Interpreter& i, const Value& v, Arguments& a) {
+  if (v.undefined()) FailUndefined(v);
   if (!v.number()) Fail("round: a number is required, not {}", v.TypeName());
   const auto digits = static_cast<int>(std::clamp<int64_t>(TakeInt(a, 0, "precision", 0), -300, 300));
   const std::string method = TakeText(i, a, 1, "method", "common");
+  if (method != "common" && method != "ceil" && method != "floor") Fail("method must be common, ceil or floor");
+  if (method == "common" && v.whole()) {
+    if (digits >= 0) return v.Is<bool>() ? Value::Int(v.AsInt()) : v;
+    FailOnOverflow(v.big() != nullptr);
+    return RoundWhole(v.AsInt(), -digits);
+  }
   const double scale = std::pow(10.0, digits), x = v.AsDouble();
   if (method == "ceil") return Value::Float(std::ceil(x * scale) / scale);
   if (method == "floor") return Value::Float(std::floor(x * scale) / scale);
@@ -147,9 +221,11 @@ Value Center(Interpreter& i, const Value& v, Arguments& a) {
 }
 
 Value Absolute(Interpreter&, const Value& v, Arguments&) {
+  if (v.undefined()) FailUndefined(v);
   if (!v.number()) Fail("bad operand type for abs(): '{}'", v.TypeName());
-  if (!v.integral()) return Value::Float(std::fabs(v.AsDouble()));
-  return Value::Int(v.AsInt() < 0 && v.AsInt() != INT64_MIN ? -v.AsInt() : v.AsInt());
+  if (!v.whole()) return Value::Float(std::fabs(v.AsDouble()));
+  const std::string digits = v.Decimal();
+  return Value::Whole(digits[0] == '-' ? Negated(digits) : digits);
 }
 
 bool BeginsWord(char32_t c) { return IsSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<'; }
@@ -164,69 +240,87 @@ Value Unchanged(Interpreter& i, const Value& v, Arguments&) {
   return v.str() != nullptr ? v : Value::Str(ToText(v, i.budget()));
 }
 
-const std::unordered_map<std::string, Filter>& Filters() {
-  static const auto* map = new std::unordered_map<std::string, Filter>{
-      {"tojson", ToJson},
-      {"length", Length},
-      {"count", Length},
-      {"trim", [](Interpreter& i, const Value& v,
-                  Arguments& a) { return Text(i, Strip(i, *TextOf(i, v), Given(a, 0, "chars"), Side::kBoth)); }},
-      {"string", Unchanged},
-      {"safe", Unchanged},
-      {"upper", Changed<Upper>},
-      {"lower", Changed<Lower>},
-      {"capitalize", Changed<Capitalize>},
-      {"title", Changed<TitleOfWords>},
+struct FilterEntry {
+  const char* arguments;  // Jinja's names, in the form that Check reads
+  Filter filter;
+};
+
+const std::unordered_map<std::string, FilterEntry>& Filters() {
+  static const auto* map = new std::unordered_map<std::string, FilterEntry>{
+      {"tojson", {"ensure_ascii,indent,separators,sort_keys", ToJson}},
+      {"length", {"", Length}},
+      {"count", {"", Length}},
+      {"trim",
+       {"chars", [](Interpreter& i, const Value& v,
+                    Arguments& a) { return Text(i, Strip(i, *TextOf(i, v), Given(a, 0, "chars"), Side::kBoth)); }}},
+      {"string", {"", Unchanged}},
+      {"safe", {"", Unchanged}},
+      {"upper", {"", Changed<Upper>}},
+      {"lower", {"", Changed<Lower>}},
+      {"capitalize", {"", Changed<Capitalize>}},
+      {"title", {"", Changed<TitleOfWords>}},
       {"list",
-       [](Interpreter& i, const Value& v, Arguments&) {
-         const Items items = i.Iterate(v);
-         return i.NewList({items.begin(), items.end()});
-       }},
+       {"",
+        [](Interpreter& i, const Value& v, Arguments&) {
+          const Items items = i.Iterate(v);
+          return i.NewList({items.begin(), items.end()});
+        }}},
       {"int",
-       [](Interpreter& i, const Value& v, Arguments& a) { return ToInt(i, v, Take(a, 0, "default", Value::Int(0))); }},
-      {"float", [](Interpreter& i, const Value& v,
-                   Arguments& a) { return ToFloat(i, v, Take(a, 0, "default", Value::Float(0))); }},
-      {"abs", Absolute},
-      {"round", Round},
-      {"sum", Sum},
-      {"min", Min},
-      {"max", Max},
-      {"first", FirstItem},
-      {"last", LastItem},
-      {"join", Join},
-      {"reverse", Reverse},
-      {"sort", Sort},
-      {"unique", Unique},
-      {"map", Map},
-      {"select", Select},
-      {"reject", Reject},
-      {"selectattr", SelectAttr},
-      {"rejectattr", RejectAttr},
-      {"items", DictItems},
-      {"dictsort", DictSort},
-      {"groupby", GroupBy},
-      {"batch", Batch},
-      {"slice", Slice},
-      {"default", Default},
-      {"d", Default},
+       {"default,base",
+        [](Interpreter& i, const Value& v, Arguments& a) {
+          return ToInt(i, v, Take(a, 0, "default", Value::Int(0)), TakeInt(a, 1, "base", 10));
+        }}},
+      {"float",
+       {"default", [](Interpreter& i, const Value& v,
+                      Arguments& a) { return ToFloat(i, v, Take(a, 0, "default", Value::Float(0))); }}},
+      {"abs", {"", Absolute}},
+      {"round", {"precision,method", Round}},
+      {"sum", {"attribute,start", Sum}},
+      {"min", {"case_sensitive,attribute", Min}},
+      {"max", {"case_sensitive,attribute", Max}},
+      {"first", {"", FirstItem}},
+      {"last", {"", LastItem}},
+      {"join", {"d,attribute", Join}},
+      {"reverse", {"", Reverse}},
+      {"sort", {"reverse,case_sensitive,attribute", Sort}},
+      {"unique", {"case_sensitive,attribute", Unique}},
+      {"map", {"*", Map}},
+      {"select", {"*", Select}},
+      {"reject", {"*", Reject}},
+      {"selectattr", {"*", SelectAttr}},
+      {"rejectattr", {"*", RejectAttr}},
+      {"items", {"", DictItems}},
+      {"dictsort", {"case_sensitive,by,reverse", DictSort}},
+      {"groupby", {"attribute!,default,case_sensitive", GroupBy}},
+      {"batch", {"linecount!,fill_with", Batch}},
+      {"slice", {"slices!,fill_with", Slice}},
+      {"default", {"default_value,boolean", Default}},
+      {"d", {"default_value,boolean", Default}},
       {"replace",
-       [](Interpreter& i, const Value& v, Arguments& a) {
-         return Value::Str(Replace(i, TextOf(i, v), TakeText(i, a, 0, "old", ""), TakeText(i, a, 1, "new", ""),
-                                   TakeInt(a, 2, "count", -1)));
-       }},
-      {"indent", Indent},
+       {"old!,new!,count",
+        [](Interpreter& i, const Value& v, Arguments& a) {
+          return Value::Str(Replace(i, TextOf(i, v), TakeText(i, a, 0, "old", ""), TakeText(i, a, 1, "new", ""),
+                                    TakeInt(a, 2, "count", -1)));
+        }}},
+      {"indent", {"width,first,blank", Indent}},
       {"format",
-       [](Interpreter& i, const Value& v, Arguments& a) { return Value::Str(Format(i, TextOf(i, v), a.positional)); }},
+       {"*", [](Interpreter& i, const Value& v,
+                Arguments& a) { return Value::Str(Format(i, TextOf(i, v), a.positional)); }}},
       {"attr",
-       [](Interpreter& i, const Value& v, Arguments& a) { return i.Attribute(v, TakeText(i, a, 0, "name", "")); }},
-      {"escape", Escape},
-      {"e", Escape},
+       {"name!",
+        [](Interpreter& i, const Value& v, Arguments& a) {
+          const std::string name = TakeText(i, a, 0, "name", "");
+          // An item of a dict is no attribute of it.
+          if (v.dict() == nullptr || v.dict()->is_namespace) return i.Attribute(v, name);
+          const Value method = FindMethod(v, name);
+          return method.undefined() ? Value::Missing(name) : method;
+        }}},
+      {"escape", {"", Escape}},
+      {"e", {"", Escape}},
       {"wordcount",
-       [](Interpreter& i, const Value& v, Arguments&) {
-         return Value::Int(static_cast<int64_t>(SplitText(i, TextOf(i, v), nullptr, -1, false).list()->items.size()));
-       }},
-      {"truncate", Truncate},
-      {"center", Center},
+       {"", [](Interpreter& i, const Value& v, Arguments&) { return Value::Int(CountWords(*TextOf(i, v))); }}},
+      {"truncate", {"length,killwords,end,leeway", Truncate}},
+      {"center", {"width", Center}},
   };
   return *map;
 }
@@ -235,7 +329,14 @@ const std::unordered_map<std::string, Filter>& Filters() {
 
 Filter FindFilter(const std::string& name) {
   const auto it = Filters().find(name);
-  return it == Filters().end() ? nullptr : it->second;
+  return it == Filters().end() ? nullptr : it->second.filter;
+}
+
+Value Interpreter::ApplyFilter(const std::string& name, const Value& v, Arguments& arguments) {
+  const auto it = Filters().find(name);
+  if (it == Filters().end()) Fail("the filter '{}' is not known", name);
+  Check("filter", name, arguments, it->second.arguments);
+  return it->second.filter(*this, v, arguments);
 }
 
 }  // namespace gyre::jinja

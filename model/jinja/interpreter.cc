@@ -4,6 +4,7 @@
 
 #include "model/jinja/builtins.h"
 #include "model/jinja/print.h"
+#include "model/jinja/text.h"
 
 namespace gyre::jinja {
 namespace {
@@ -60,9 +61,9 @@ std::string Interpreter::Run(const Body& body, std::shared_ptr<Scope> globals) {
   return out;
 }
 
-Value Interpreter::NewList(std::vector<Value> items, bool tuple) {
+Value Interpreter::NewList(std::vector<Value> items, bool tuple, bool group) {
   budget_.Charge(items.size() * sizeof(Value) + Budget::kObject);
-  return Value::OfList(std::move(items), tuple);
+  return Value::OfList(std::move(items), tuple, group);
 }
 
 void Interpreter::Emit(const Value& v, std::string* out) { AppendText(v, budget_, out); }
@@ -98,21 +99,13 @@ Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_p
     case Node::Kind::kFor: ExecuteFor(node, scope, Eval(*node.expr, scope), 0, out); break;
     case Node::Kind::kSet: {
       Value v = Eval(*node.expr, scope);
-      if (node.text.empty()) {
-        Assign(node.targets, v, scope.get());
-        break;
-      }
-      const Value* target = Lookup(scope.get(), node.targets[0]);
-      if (target == nullptr || target->dict() == nullptr || !target->dict()->is_namespace) {
-        Fail("line {}: cannot set an attribute of '{}', which is no namespace", node.line, node.targets[0]);
-      }
-      target->dict()->Set(Value::Str(node.text), std::move(v), budget_);
+      Store(node, std::move(v), scope.get());
       break;
     }
     case Node::Kind::kSetBlock: {
       Value v = Value::Str(Capture(node.body, InnerScope(scope)));
       if (node.expr != nullptr) v = EvalFilterOn(*node.expr, v, scope);
-      Assign(node.targets, v, scope.get());
+      Store(node, std::move(v), scope.get());
       break;
     }
     case Node::Kind::kMacro: scope->names[node.text] = MakeMacro(node, scope); break;
@@ -183,6 +176,16 @@ void Interpreter::ExecuteFor(const Node& node, const std::shared_ptr<Scope>& sco
   }
 }
 
+// Gives the value to the targets of a set: names, or an attribute of a namespace.
+void Interpreter::Store(const Node& node, Value v, Scope* scope) {
+  if (node.text.empty()) return Assign(node.targets, v, scope);
+  const Value* target = Lookup(scope, node.targets[0]);
+  if (target == nullptr || target->dict() == nullptr || !target->dict()->is_namespace) {
+    Fail("line {}: cannot set an attribute of '{}', which is no namespace", node.line, node.targets[0]);
+  }
+  target->dict()->Set(Value::Str(node.text), std::move(v), budget_);
+}
+
 void Interpreter::Assign(const std::vector<std::string>& targets, const Value& v, Scope* scope) {
   if (targets.size() == 1) {
     scope->names[targets[0]] = v;
@@ -195,18 +198,33 @@ void Interpreter::Assign(const std::vector<std::string>& targets, const Value& v
 
 // A macro sees the scope in which it is defined. The tree outlives the rendering.
 Value Interpreter::MakeMacro(const Node& node, const std::shared_ptr<Scope>& scope) {
-  return Value::OfFunction([&node, weak = std::weak_ptr<Scope>(scope)](Interpreter& self, Arguments& arguments) {
+  Function call = [&node, weak = std::weak_ptr<Scope>(scope)](Interpreter& self, Arguments& arguments) {
     const auto outer = weak.lock();
     if (outer == nullptr) Fail("the macro {} is called from outside the block that it belongs to", node.text);
     const auto inner = InnerScope(outer);
     const size_t known = node.parameters.size();
-    std::vector<Value> more;
-    for (size_t i = known; i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
-    auto named = std::make_shared<Dict>();
+    if (arguments.positional.size() > known && !node.varargs)
+      Fail("the macro {} takes at most {} arguments, not {}", node.text, known, arguments.positional.size());
+    if (node.varargs) {
+      const auto& given = arguments.positional;
+      const auto more = given.begin() + static_cast<std::ptrdiff_t>(std::min(known, given.size()));
+      inner->names["varargs"] = self.NewList({more, given.end()}, true);
+    }
+    std::shared_ptr<Dict> named;
+    if (node.kwargs) {
+      self.budget().Charge(Budget::kObject);
+      named = std::make_shared<Dict>();
+      inner->names["kwargs"] = Value::OfDict(named);
+    }
     for (const auto& given : arguments.named) {
       const std::string& name = given.first;
-      const bool is_parameter =
-          std::any_of(node.parameters.begin(), node.parameters.end(), [&](const auto& p) { return p.name == name; });
+      const auto parameter =
+          std::find_if(node.parameters.begin(), node.parameters.end(), [&](const auto& p) { return p.name == name; });
+      const bool is_parameter = parameter != node.parameters.end();
+      const bool placed = is_parameter && parameter - node.parameters.begin() <
+                                              static_cast<std::ptrdiff_t>(arguments.positional.size());
+      if (placed || (!is_parameter && name != "caller" && !node.kwargs))
+        Fail("the macro {} has no argument {}, or it is given twice", node.text, name);
       if (is_parameter || name == "caller") {
         inner->names[name] = given.second;
       } else {
@@ -221,10 +239,20 @@ Value Interpreter::MakeMacro(const Node& node, const std::shared_ptr<Scope>& sco
         inner->names[p.name] = p.fallback != nullptr ? self.Eval(*p.fallback, inner) : Value::Missing(p.name);
       }
     }
-    inner->names["varargs"] = self.NewList(std::move(more), true);
-    inner->names["kwargs"] = Value::OfDict(std::move(named));
     return Value::Str(self.Capture(node.body, inner));
-  });
+  };
+  return Value::OfMacro(std::move(call), &node);
+}
+
+Value Interpreter::MacroAttribute(const Node& macro, const std::string& name) {
+  if (name == "name") return macro.kind == Node::Kind::kMacro ? Text(*this, macro.text) : Value::OfNone();
+  if (name == "catch_varargs") return Value::Bool(macro.varargs);
+  if (name == "catch_kwargs") return Value::Bool(macro.kwargs);
+  if (name == "caller") return Value::Bool(macro.caller);
+  if (name != "arguments") return Value();
+  std::vector<Value> names;
+  for (const Parameter& p : macro.parameters) names.push_back(Text(*this, p.name));
+  return NewList(std::move(names), true);
 }
 
 Value Interpreter::Call(const Value& callee, Arguments& arguments) {
@@ -233,18 +261,6 @@ Value Interpreter::Call(const Value& callee, Arguments& arguments) {
   if (callee.loop() != nullptr && callee.loop()->recurse) return callee.loop()->recurse(*this, arguments);
   if (callee.function() == nullptr) Fail("'{}' object is not callable", callee.TypeName());
   return (*callee.function())(*this, arguments);
-}
-
-Value Interpreter::ApplyFilter(const std::string& name, const Value& v, Arguments& arguments) {
-  const Filter filter = FindFilter(name);
-  if (filter == nullptr) Fail("the filter '{}' is not known", name);
-  return filter(*this, v, arguments);
-}
-
-bool Interpreter::ApplyTest(const std::string& name, const Value& v, Arguments& arguments) {
-  const Test test = FindTest(name);
-  if (test == nullptr) Fail("the test '{}' is not known", name);
-  return test(*this, v, arguments);
 }
 
 }  // namespace gyre::jinja

@@ -49,7 +49,7 @@ class Interpreter {
   // Builtins use these.
   Budget& budget() { return budget_; }
   const std::tm& now() const { return options_.now; }
-  Value NewList(std::vector<Value> items, bool tuple = false);  // charged for
+  Value NewList(std::vector<Value> items, bool tuple = false, bool group = false);  // counts against the budget
   // A template can make a namespace or a loop hold itself, so both are emptied when the rendering ends.
   void EmptyAtEnd(std::shared_ptr<Dict> name_space);
   void EmptyAtEnd(std::shared_ptr<Loop> loop);
@@ -62,6 +62,7 @@ class Interpreter {
   // A list's items, a dict's keys, a string's characters; an undefined value has none.
   Items Iterate(const Value& v);
   Value Binary(const std::string& op, const Value& a, const Value& b);
+  bool In(const Value& needle, const Value& where);
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -75,16 +76,20 @@ class Interpreter {
   std::shared_ptr<const List> Chosen(const Node& node, const std::shared_ptr<Scope>& scope, const Items& items);
   std::string Capture(const Body& body, const std::shared_ptr<Scope>& scope);
   void Emit(const Value& v, std::string* out);
+  void Store(const Node& node, Value v, Scope* scope);
   void Assign(const std::vector<std::string>& targets, const Value& v, Scope* scope);
   Value MakeMacro(const Node& node, const std::shared_ptr<Scope>& scope);
+  // What Jinja tells of a macro; undefined if there is no attribute of this name.
+  Value MacroAttribute(const Node& macro, const std::string& name);
 
   // Expressions (evaluate.cc).
   Value Eval(const Expr& e, const std::shared_ptr<Scope>& scope);
   Value EvalUnary(const Expr& e, const Value& v);
   Value EvalSlice(const Expr& e, const std::shared_ptr<Scope>& scope);
   Value SliceText(const std::string& text, int64_t begin, int64_t end, int64_t step);
+  // An attribute that a value of this kind has, a method or another one; undefined if there is none.
+  Value Member(const Value& v, const std::string& name);
   bool Compare(const std::string& op, const Value& a, const Value& b);
-  bool In(const Value& needle, const Value& where);
   Arguments EvalArguments(const Expr& e, const std::shared_ptr<Scope>& scope);
   Value EvalFilterOn(const Expr& e, const Value& innermost, const std::shared_ptr<Scope>& scope);
 

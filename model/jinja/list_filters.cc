@@ -10,9 +10,13 @@ namespace gyre::jinja {
 namespace {
 
 // Jinja's attribute of an item: "a.b.0".
-Value Path(Interpreter& i, Value v, const Value& path) {
+Value Path(Interpreter& i, Value v, const Value& path, const Value* fallback = nullptr) {
   i.budget().Step();
-  if (path.integral()) return i.Item(v, path);
+  const auto or_fallback = [&] { return v.undefined() && fallback != nullptr && !fallback->none() ? *fallback : v; };
+  if (path.integral()) {
+    v = i.Item(v, path);
+    return or_fallback();
+  }
   const TextOf text_of(i, path);
   const std::string& text = text_of;
   for (size_t at = 0; at <= text.size();) {
@@ -22,6 +26,7 @@ Value Path(Interpreter& i, Value v, const Value& path) {
     const bool number =
         !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     v = number && part.size() < 10 ? i.Item(v, Value::Int(std::stoll(part))) : i.Item(v, Value::Str(part));
+    v = or_fallback();
     at = dot + 1;
   }
   return v;
@@ -37,6 +42,7 @@ Arguments Rest(const Arguments& a, size_t from) {
 // The filters select, reject, selectattr, rejectattr.
 Value Choose(Interpreter& i, const Value& v, const Arguments& a, bool attribute, bool want) {
   std::vector<Value> out;
+  if (!v.Truthy()) return i.NewList(std::move(out));  // Jinja's filter takes None for an empty list
   const size_t first = attribute ? 1 : 0;
   if (attribute && a.positional.empty()) Fail("an attribute's name is missing");
   const std::string test = a.positional.size() > first ? ToText(a.positional[first], i.budget()) : std::string();
@@ -57,12 +63,30 @@ Value Choose(Interpreter& i, const Value& v, const Arguments& a, bool attribute,
 
 Value Fold(Interpreter& i, const Value& v) { return v.str() != nullptr ? Text(i, Lower(*v.str())) : v; }
 
-std::vector<Value> Sorted(Interpreter& i, const Items& items, const Arguments& a, const Value& by) {
+// Jinja's key of an item: "a,b" are several attributes, in their order.
+Value SortKey(Interpreter& i, const Value& item, const Value& by, bool exact, const Value* fallback) {
+  if (by.undefined() || by.none()) return exact ? item : Fold(i, item);
+  const std::string* text = by.str();
+  if (text == nullptr || text->find(',') == std::string::npos) {
+    Value key = Path(i, item, by, fallback);
+    return exact ? key : Fold(i, key);
+  }
+  std::vector<Value> keys;
+  for (size_t at = 0; at <= text->size();) {
+    const size_t comma = std::min(text->find(',', at), text->size());
+    Value key = Path(i, item, Value::Str(text->substr(at, comma - at)), fallback);
+    keys.push_back(exact ? std::move(key) : Fold(i, key));
+    at = comma + 1;
+  }
+  return i.NewList(std::move(keys));
+}
+
+std::vector<Value> Sorted(Interpreter& i, const Items& items, const Arguments& a, const Value& by,
+                          const Value* fallback = nullptr) {
   const bool reverse = TakeBool(a, 0, "reverse", false), exact = TakeBool(a, 1, "case_sensitive", false);
   std::vector<std::pair<Value, Value>> keyed;
   for (const Value& item : items) {
-    Value key = by.undefined() || by.none() ? item : Path(i, item, by);
-    keyed.emplace_back(exact ? std::move(key) : Fold(i, key), item);
+    keyed.emplace_back(SortKey(i, item, by, exact, fallback), item);
   }
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& x, const auto& y) {
     return reverse ? Less(y.first, x.first, i.budget()) : Less(x.first, y.first, i.budget());
@@ -151,7 +175,10 @@ Value DictItems(Interpreter& i, const Value& v, Arguments&) {
 }
 
 Value DictSort(Interpreter& i, const Value& v, Arguments& a) {
-  const bool by_value = TakeText(i, a, 1, "by", "key") == "value";
+  if (v.undefined()) FailUndefined(v);
+  const std::string by = TakeText(i, a, 1, "by", "key");
+  if (by != "key" && by != "value") Fail("You can only sort by either \"key\" or \"value\"");
+  const bool by_value = by == "value";
   Arguments order;
   order.positional = {Value::Bool(TakeBool(a, 2, "reverse", false)),
                       Value::Bool(TakeBool(a, 0, "case_sensitive", false))};
@@ -192,14 +219,17 @@ Value Unique(Interpreter& i, const Value& v, Arguments& a) {
 Value Map(Interpreter& i, const Value& v, Arguments& a) {
   std::vector<Value> out;
   const Value* attribute = Given(a, SIZE_MAX, "attribute");
+  if (!a.positional.empty()) attribute = nullptr;
   if (attribute == nullptr && a.positional.empty()) Fail("map requires a filter argument");
+  for (const auto& [name, value] : a.named) {
+    if (attribute != nullptr && name != "attribute" && name != "default") Fail("map has no argument {}", name);
+  }
+  if (!v.Truthy()) return i.NewList(std::move(out));  // Jinja's filter takes None for an empty list
   const std::string filter = attribute == nullptr ? ToText(a.positional[0], i.budget()) : std::string();
   for (const Value& item : i.Iterate(v)) {
     i.budget().Step();
     if (attribute != nullptr) {
-      Value found = Path(i, item, *attribute);
-      const Value* fallback = Given(a, SIZE_MAX, "default");
-      out.push_back(found.undefined() && fallback != nullptr ? *fallback : found);
+      out.push_back(Path(i, item, *attribute, Given(a, SIZE_MAX, "default")));
     } else {
       Arguments rest = Rest(a, 1);
       out.push_back(i.ApplyFilter(filter, item, rest));
@@ -215,7 +245,7 @@ Value RejectAttr(Interpreter& i, const Value& v, Arguments& a) { return Choose(i
 
 Value Batch(Interpreter& i, const Value& v, Arguments& a) {
   const auto n = static_cast<size_t>(TakeCount(a, "linecount", "batch"));
-  const Value* fill = Given(a, 1, "fill_with");
+  const Value* fill = GivenSome(a, 1, "fill_with");
   const Items items = i.Iterate(v);
   std::vector<Value> out;
   for (size_t at = 0; at < items.size();) {
@@ -228,7 +258,7 @@ Value Batch(Interpreter& i, const Value& v, Arguments& a) {
 
 Value Slice(Interpreter& i, const Value& v, Arguments& a) {
   const auto n = static_cast<size_t>(TakeCount(a, "slices", "slice"));
-  const Value* fill = Given(a, 1, "fill_with");
+  const Value* fill = GivenSome(a, 1, "fill_with");
   const Items items = i.Iterate(v);
   i.budget().Charge(n, sizeof(Value));
   std::vector<Value> out;
@@ -244,15 +274,22 @@ Value Slice(Interpreter& i, const Value& v, Arguments& a) {
 
 Value GroupBy(Interpreter& i, const Value& v, Arguments& a) {
   const Value by = Take(a, 0, "attribute");
+  const Value* fallback = Given(a, 1, "default");
+  const bool exact = TakeBool(a, 2, "case_sensitive", false);
   std::vector<Value> out, group;
-  Value last;
+  Value last;  // the first key of the group, as it is spelled
   auto close = [&] {
-    if (!group.empty()) out.push_back(i.NewList({last, i.NewList(std::move(group))}, true));
+    if (group.empty()) return;
+    out.push_back(i.NewList({last, i.NewList(std::move(group))}, true, true));
     group.clear();
   };
-  for (const Value& item : Sorted(i, i.Iterate(v), {}, by)) {
-    const Value key = Path(i, item, by);
-    if (!group.empty() && !Equal(Fold(i, key), Fold(i, last), i.budget())) close();
+  Arguments order;
+  order.positional = {Value::Bool(false), Value::Bool(exact)};
+  for (const Value& item : Sorted(i, i.Iterate(v), order, by, fallback)) {
+    const Value key = Path(i, item, by, fallback);
+    const bool same =
+        !group.empty() && (exact ? Equal(key, last, i.budget()) : Equal(Fold(i, key), Fold(i, last), i.budget()));
+    if (!same) close();
     if (group.empty()) last = key;
     group.push_back(item);
   }

@@ -13,7 +13,6 @@ namespace {
 using StringMethod = Value (*)(Interpreter&, const std::string&, Arguments&);
 
 bool Affix(const std::string& s, const Arguments& a, bool start) {
-  if (a.positional.empty()) Fail("{} needs an argument", start ? "startswith" : "endswith");
   const Value& what = a.positional[0];
   const std::vector<Value> several = what.list() != nullptr ? what.list()->items : std::vector<Value>{what};
   return std::any_of(several.begin(), several.end(), [&](const Value& v) {
@@ -91,63 +90,80 @@ Value FormatBraces(Interpreter& i, const std::string& s, Arguments& a) {
   return Value::Str(std::move(out));
 }
 
-const std::unordered_map<std::string, StringMethod>& StringMethods() {
-  static const auto* map = new std::unordered_map<std::string, StringMethod>{
-      {"strip", [](Interpreter& i, const std::string& s, Arguments& a) { return Text(i, Strip(i, s, Given(a, 0, "chars"), Side::kBoth)); }},
-      {"lstrip", [](Interpreter& i, const std::string& s, Arguments& a) { return Text(i, Strip(i, s, Given(a, 0, "chars"), Side::kLeft)); }},
-      {"rstrip", [](Interpreter& i, const std::string& s, Arguments& a) { return Text(i, Strip(i, s, Given(a, 0, "chars"), Side::kRight)); }},
-      {"split", [](Interpreter& i, const std::string& s, Arguments& a) { return SplitText(i, s, Given(a, 0, "sep"), TakeInt(a, 1, "maxsplit", -1), false); }},
-      {"rsplit", [](Interpreter& i, const std::string& s, Arguments& a) { return SplitText(i, s, Given(a, 0, "sep"), TakeInt(a, 1, "maxsplit", -1), true); }},
-      {"splitlines", [](Interpreter& i, const std::string& s, Arguments& a) {
+struct MethodEntry {
+  const char* arguments;  // in the form that Check reads
+  StringMethod method;
+};
+
+template <Side side>
+Value Stripped(Interpreter& i, const std::string& s, Arguments& a) {
+  return Text(i, Strip(i, s, Given(a, 0, "chars"), side));
+}
+
+template <bool from_right>
+Value Split(Interpreter& i, const std::string& s, Arguments& a) {
+  return SplitText(i, s, Given(a, 0, "sep"), TakeInt(a, 1, "maxsplit", -1), from_right);
+}
+
+bool NoLetter(char32_t c) { return !Letter(c); }
+bool LetterOrDigit(char32_t c) { return Letter(c) || Digit(c); }
+
+const std::unordered_map<std::string, MethodEntry>& StringMethods() {
+  static const auto* map = new std::unordered_map<std::string, MethodEntry>{
+      {"strip", {"/chars", Stripped<Side::kBoth>}},
+      {"lstrip", {"/chars", Stripped<Side::kLeft>}},
+      {"rstrip", {"/chars", Stripped<Side::kRight>}},
+      {"split", {"sep,maxsplit", Split<false>}},
+      {"rsplit", {"sep,maxsplit", Split<true>}},
+      {"splitlines", {"keepends", [](Interpreter& i, const std::string& s, Arguments& a) {
          std::vector<Value> out;
          for (std::string& line : Lines(i, s, TakeBool(a, 0, "keepends", false))) out.push_back(Value::Str(std::move(line)));
          return i.NewList(std::move(out));
-       }},
-      {"startswith", [](Interpreter&, const std::string& s, Arguments& a) { return Value::Bool(Affix(s, a, true)); }},
-      {"endswith", [](Interpreter&, const std::string& s, Arguments& a) { return Value::Bool(Affix(s, a, false)); }},
-      {"upper", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Upper(s)); }},
-      {"lower", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Lower(s)); }},
-      {"casefold", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Lower(s)); }},
-      {"capitalize", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Capitalize(s)); }},
-      {"title", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Title(s, [](char32_t c) { return !Letter(c); })); }},
-      {"replace", [](Interpreter& i, const std::string& s, Arguments& a) {
-         if (a.positional.size() < 2) Fail("replace needs what is replaced and by what");
+       }}},
+      {"startswith", {"/prefix!", [](Interpreter&, const std::string& s, Arguments& a) { return Value::Bool(Affix(s, a, true)); }}},
+      {"endswith", {"/suffix!", [](Interpreter&, const std::string& s, Arguments& a) { return Value::Bool(Affix(s, a, false)); }}},
+      {"upper", {"", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Upper(s)); }}},
+      {"lower", {"", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Lower(s)); }}},
+      {"casefold", {"", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Lower(s)); }}},
+      {"capitalize", {"", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Capitalize(s)); }}},
+      {"title", {"", [](Interpreter& i, const std::string& s, Arguments&) { return Text(i, Title(s, NoLetter)); }}},
+      {"replace", {"/old!,new!,count", [](Interpreter& i, const std::string& s, Arguments& a) {
          return Value::Str(Replace(i, s, TextOf(i, a.positional[0]), TextOf(i, a.positional[1]), TakeInt(a, 2, "count", -1)));
-       }},
-      {"join", [](Interpreter& i, const std::string& s, Arguments& a) {
+       }}},
+      {"join", {"/iterable!", [](Interpreter& i, const std::string& s, Arguments& a) {
          Arguments by;
          by.positional = {Value::Str(s)};
          return Join(i, Take(a, 0, "iterable"), by);
-       }},
-      {"find", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, false, false); }},
-      {"rfind", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, true, false); }},
-      {"index", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, false, true); }},
-      {"count", [](Interpreter& i, const std::string& s, Arguments& a) {
+       }}},
+      {"find", {"/sub!", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, false, false); }}},
+      {"rfind", {"/sub!", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, true, false); }}},
+      {"index", {"/sub!", [](Interpreter& i, const std::string& s, Arguments& a) { return FindIn(i, s, a, false, true); }}},
+      {"count", {"/sub!", [](Interpreter& i, const std::string& s, Arguments& a) {
          const std::string what = TakeText(i, a, 0, "sub", "");
          if (what.empty()) return Value::Int(static_cast<int64_t>(CountCharacters(s)) + 1);
          i.budget().Search(s.size(), what.size());
          int64_t n = 0;
          for (size_t at = s.find(what); at != std::string::npos; at = s.find(what, at + what.size())) ++n;
          return Value::Int(n);
-       }},
-      {"isdigit", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Digit); }},
-      {"isdecimal", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Digit); }},
-      {"isnumeric", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Digit); }},
-      {"isalpha", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Letter); }},
-      {"isalnum", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, [](char32_t c) { return Letter(c) || Digit(c); }); }},
-      {"isspace", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, IsSpace); }},
-      {"isupper", [](Interpreter&, const std::string& s, Arguments&) { return Value::Bool(s == Upper(s) && s != Lower(s)); }},
-      {"islower", [](Interpreter&, const std::string& s, Arguments&) { return Value::Bool(s == Lower(s) && s != Upper(s)); }},
-      {"removeprefix", [](Interpreter& i, const std::string& s, Arguments& a) { return RemoveAffix(i, s, a, true); }},
-      {"removesuffix", [](Interpreter& i, const std::string& s, Arguments& a) { return RemoveAffix(i, s, a, false); }},
-      {"zfill", [](Interpreter& i, const std::string& s, Arguments& a) {
+       }}},
+      {"isdigit", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Digit); }}},
+      {"isdecimal", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Digit); }}},
+      {"isnumeric", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Numeric); }}},
+      {"isalpha", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, Letter); }}},
+      {"isalnum", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, LetterOrDigit); }}},
+      {"isspace", {"", [](Interpreter&, const std::string& s, Arguments&) { return AllAre(s, IsSpace); }}},
+      {"isupper", {"", [](Interpreter&, const std::string& s, Arguments&) { return Value::Bool(s == Upper(s) && s != Lower(s)); }}},
+      {"islower", {"", [](Interpreter&, const std::string& s, Arguments&) { return Value::Bool(s == Lower(s) && s != Upper(s)); }}},
+      {"removeprefix", {"/prefix!", [](Interpreter& i, const std::string& s, Arguments& a) { return RemoveAffix(i, s, a, true); }}},
+      {"removesuffix", {"/suffix!", [](Interpreter& i, const std::string& s, Arguments& a) { return RemoveAffix(i, s, a, false); }}},
+      {"zfill", {"/width!", [](Interpreter& i, const std::string& s, Arguments& a) {
          const auto width = static_cast<size_t>(std::clamp<int64_t>(TakeInt(a, 0, "width", 0), 0, 1 << 20));
          const size_t n = CountCharacters(s), sign = !s.empty() && (s[0] == '-' || s[0] == '+') ? 1 : 0;
          return Text(i, s.substr(0, sign) + std::string(width > n ? width - n : 0, '0') + s.substr(sign));
-       }},
-      {"ljust", [](Interpreter& i, const std::string& s, Arguments& a) { return Pad(i, s, a, false); }},
-      {"rjust", [](Interpreter& i, const std::string& s, Arguments& a) { return Pad(i, s, a, true); }},
-      {"format", FormatBraces},
+       }}},
+      {"ljust", {"/width!,fillchar", [](Interpreter& i, const std::string& s, Arguments& a) { return Pad(i, s, a, false); }}},
+      {"rjust", {"/width!,fillchar", [](Interpreter& i, const std::string& s, Arguments& a) { return Pad(i, s, a, true); }}},
+      {"format", {"*", FormatBraces}},
   };
   return *map;
 }
@@ -156,7 +172,8 @@ Value DictMethod(const Value& v, const std::string& name) {
   const auto& d = std::get<std::shared_ptr<Dict>>(v.data());
   auto list = [&](auto part) {
     return Value::OfFunction(
-        [d, part](Interpreter& i, Arguments&) {
+        [d, part](Interpreter& i, Arguments& a) {
+          Check("", "a dict's items, keys or values", a, "");
           i.budget().Step(d->items().size());
           std::vector<Value> out;
           for (const auto& item : d->items()) out.push_back(part(i, item));
@@ -181,7 +198,7 @@ Value DictMethod(const Value& v, const std::string& name) {
   if (name == "get") {
     return Value::OfFunction(
         [d](Interpreter& i, Arguments& a) {
-          if (a.positional.empty()) Fail("get needs a key");
+          Check("", "get", a, "/key!,default");
           const Value* found = d->Find(a.positional[0], i.budget());
           return found != nullptr ? *found : Take(a, 1, "default", Value::OfNone());
         },
@@ -233,9 +250,10 @@ Value FindMethod(const Value& v, const std::string& name) {
   if (v.str() != nullptr) {
     const auto it = StringMethods().find(name);
     if (it == StringMethods().end()) return Value();
-    return Value::OfFunction([text = v, method = it->second](Interpreter& i, Arguments& a) {
+    return Value::OfFunction([text = v, it](Interpreter& i, Arguments& a) {
       i.budget().Read(text.str()->size());
-      return method(i, *text.str(), a);
+      Check("", it->first, a, it->second.arguments);
+      return it->second.method(i, *text.str(), a);
     });
   }
   if (v.dict() != nullptr) return DictMethod(v, name);

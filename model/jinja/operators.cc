@@ -14,6 +14,13 @@ int64_t FloorDiv(int64_t a, int64_t b) {
   return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
 }
 
+int64_t Modulo(int64_t a, int64_t b) {
+  if (b == 0) Fail("division by zero");
+  if (b == -1) return 0;  // the processor can't divide INT64_MIN by it
+  const int64_t r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 int64_t IntPower(int64_t base, int64_t exponent) {  // REQUIRES: exponent >= 0
   if (base == 1 || (base == -1 && exponent % 2 == 0) || exponent == 0) return 1;
   if (base == -1 || base == 0) return base;
@@ -26,7 +33,7 @@ int64_t IntPower(int64_t base, int64_t exponent) {  // REQUIRES: exponent >= 0
 Value IntArithmetic(const std::string& op, int64_t i, int64_t j) {
   int64_t r = 0;
   if (op == "//") return Value::Int(FloorDiv(i, j));
-  if (op == "%") return Value::Int(j == -1 ? 0 : i - FloorDiv(i, j) * j);
+  if (op == "%") return Value::Int(Modulo(i, j));
   if (op == "**") return Value::Int(IntPower(i, j));
   FailOnOverflow(op == "+"   ? __builtin_add_overflow(i, j, &r)
                  : op == "-" ? __builtin_sub_overflow(i, j, &r)
@@ -98,6 +105,7 @@ Value Interpreter::Binary(const std::string& op, const Value& a, const Value& b)
     if (op == "+" && a.str() != nullptr) Fail("can only concatenate str (not \"{}\") to str", b.TypeName());
     Fail("unsupported operand type(s) for {}: '{}' and '{}'", op, a.TypeName(), b.TypeName());
   }
+  FailOnOverflow(a.big() != nullptr || b.big() != nullptr);
   const bool whole = a.integral() && b.integral() && op != "/" && (op != "**" || b.AsInt() >= 0);
   if (whole) return IntArithmetic(op, a.AsInt(), b.AsInt());
   return Value::Float(FloatArithmetic(op, a.AsDouble(), b.AsDouble()));

@@ -184,12 +184,20 @@ class Parser {
     return body;
   }
 
+  void MacroBody(Node* node, std::string_view end) {
+    const size_t begin = c_.place();
+    node->body = Outside(end);
+    node->varargs = c_.Mentions("varargs", begin);
+    node->kwargs = c_.Mentions("kwargs", begin);
+    node->caller = c_.Mentions("caller", begin);
+  }
+
   std::unique_ptr<Node> Macro() {
     auto node = NewNode(Node::Kind::kMacro);
     node->text = c_.NeedName();
     node->parameters = Parameters();
     c_.NeedBlockEnd();
-    node->body = Outside("endmacro");
+    MacroBody(node.get(), "endmacro");
     return node;
   }
 
@@ -199,7 +207,7 @@ class Parser {
     node->expr = ParseExpression(c_);
     if (node->expr->kind != Expr::Kind::kCall) Fail("line {}: expected a call", node->line);
     c_.NeedBlockEnd();
-    node->body = Outside("endcall");
+    MacroBody(node.get(), "endcall");
     return node;
   }
 

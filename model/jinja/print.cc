@@ -78,7 +78,7 @@ std::string SimpleText(const Value& v) {
   if (v.undefined()) return "";
   if (v.none()) return "None";
   if (v.Is<bool>()) return v.Truthy() ? "True" : "False";
-  if (v.Is<int64_t>()) return std::to_string(v.AsInt());
+  if (v.whole()) return v.Decimal();
   if (v.Is<double>()) return FloatToString(v.AsDouble());
   return "<" + v.TypeName() + ">";
 }
@@ -114,10 +114,8 @@ void ReprAt(const Value& v, int depth, ChargedText& out) {
 
 class JsonWriter {
  public:
-  JsonWriter(const JsonOptions& o, Budget& budget) : options_(o), out_(budget, &text) {
-    if (options_.item_separator.empty()) options_.item_separator = o.indent >= 0 ? "," : ", ";
-    if (options_.key_separator.empty()) options_.key_separator = ": ";
-  }
+  JsonWriter(const JsonOptions& o, Budget& budget)
+      : options_(o), separators_(o.separators.value_or(std::pair(o.indent ? "," : ", ", ": "))), out_(budget, &text) {}
   void Write(const Value& v, int depth) {
     out_.budget().Step();
     if (depth > kMaxNesting) Fail("tojson: a value is nested more than {} deep", kMaxNesting);
@@ -129,8 +127,8 @@ class JsonWriter {
     } else if (v.Is<double>()) {
       const double d = v.AsDouble();
       out_.Add(std::isnan(d) ? "NaN" : std::isinf(d) ? (d > 0 ? "Infinity" : "-Infinity") : FloatToString(d));
-    } else if (v.Is<int64_t>()) {
-      out_.Add(std::to_string(v.AsInt()));
+    } else if (v.whole()) {
+      out_.Add(v.Decimal());
     } else if (const List* l = v.list()) {
       Items('[', ']', l->items.size(), depth, [&](size_t i) { Write(l->items[i], depth + 1); });
     } else if (const Dict* d = v.dict()) {
@@ -151,7 +149,7 @@ class JsonWriter {
     }
     Items('{', '}', items.size(), depth, [&](size_t i) {
       Key(items[i]->first);
-      out_.Add(options_.key_separator);
+      out_.Add(separators_.second);
       Write(items[i]->second, depth + 1);
     });
   }
@@ -196,7 +194,7 @@ class JsonWriter {
   void Items(char open, char close, size_t n, int depth, Fn item) {
     out_.Fill(1, open);
     for (size_t i = 0; i < n; ++i) {
-      if (i > 0) out_.Add(options_.item_separator);
+      if (i > 0) out_.Add(separators_.first);
       NewLine(depth + 1);
       item(i);
     }
@@ -204,11 +202,12 @@ class JsonWriter {
     out_.Fill(1, close);
   }
   void NewLine(int depth) {
-    if (options_.indent < 0) return;
+    if (!options_.indent) return;
     out_.Fill(1, '\n');
-    out_.Fill(static_cast<size_t>(options_.indent) * static_cast<size_t>(depth), ' ');
+    for (int i = 0; i < depth; ++i) out_.Add(*options_.indent);
   }
-  JsonOptions options_;
+  const JsonOptions& options_;
+  const std::pair<std::string, std::string> separators_;
   ChargedText out_;
 };
 

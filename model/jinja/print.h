@@ -2,7 +2,9 @@
 // step: a few lists that hold each other many times would print more text than there is memory.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "model/jinja/value.h"
 
@@ -16,9 +18,10 @@ std::string Repr(const Value& v, Budget& budget);
 std::string FloatToString(double v);
 
 struct JsonOptions {
-  int indent = -1;  // < 0: one line
+  std::optional<std::string> indent;  // each item has a line, which begins with one of these for each level
   bool ensure_ascii = false, sort_keys = false;
-  std::string item_separator, key_separator;  // empty: Python's
+  std::optional<std::pair<std::string, std::string>>
+      separators;  // of items, and of a key and its value; none: Python's
 };
 // json.dumps
 std::string DumpJson(const Value& v, const JsonOptions& options, Budget& budget);

@@ -9,6 +9,31 @@
 
 namespace gyre::jinja {
 
+void Check(const char* kind, std::string_view function, const Arguments& a, std::string_view names) {
+  if (names == "*") return;
+  const auto what = [&] { return *kind == '\0' ? std::string(function) : fmt::format("the {} '{}'", kind, function); };
+  const bool by_place = names.substr(0, 1) == "/";
+  if (by_place) names.remove_prefix(1);
+  size_t count = 0;
+  std::vector<std::string_view> later;  // those that are not given by their places
+  while (!names.empty()) {
+    const size_t end = std::min(names.find(','), names.size());
+    std::string_view name = names.substr(0, end);
+    names.remove_prefix(std::min(end + 1, names.size()));
+    const bool needed = name.back() == '!';
+    if (needed) name.remove_suffix(1);
+    const bool placed = count++ < a.positional.size();
+    if (!placed) later.push_back(name);
+    const bool named = std::any_of(a.named.begin(), a.named.end(), [&](const auto& n) { return n.first == name; });
+    if (needed && !placed && (by_place || !named)) Fail("{} needs the argument {}", what(), name);
+  }
+  if (a.positional.size() > count) Fail("{} takes at most {} arguments, not {}", what(), count, a.positional.size());
+  for (const auto& given : a.named) {
+    if (by_place || std::find(later.begin(), later.end(), given.first) == later.end())
+      Fail("{} has no argument {}, or it is given twice", what(), given.first);
+  }
+}
+
 const Value* Given(const Arguments& a, size_t place, const char* name) {
   if (place < a.positional.size()) return &a.positional[place];
   for (const auto& [n, v] : a.named) {
@@ -16,13 +41,18 @@ const Value* Given(const Arguments& a, size_t place, const char* name) {
   }
   return nullptr;
 }
+const Value* GivenSome(const Arguments& a, size_t place, const char* name) {
+  const Value* v = Given(a, place, name);
+  return v == nullptr || v->none() ? nullptr : v;
+}
 Value Take(const Arguments& a, size_t place, const char* name, Value fallback) {
   const Value* v = Given(a, place, name);
   return v == nullptr ? fallback : *v;
 }
 int64_t TakeInt(const Arguments& a, size_t place, const char* name, int64_t fallback) {
-  const Value* v = Given(a, place, name);
-  if (v == nullptr || v->none()) return fallback;
+  const Value* v = GivenSome(a, place, name);
+  if (v == nullptr) return fallback;
+  FailOnOverflow(v->big() != nullptr);
   if (!v->integral()) Fail("the argument {} is a {}, expected an integer", name, v->TypeName());
   return v->AsInt();
 }
@@ -31,8 +61,8 @@ bool TakeBool(const Arguments& a, size_t place, const char* name, bool fallback)
   return v == nullptr ? fallback : v->Truthy();
 }
 std::string TakeText(Interpreter& i, const Arguments& a, size_t place, const char* name, const std::string& fallback) {
-  const Value* v = Given(a, place, name);
-  return v == nullptr || v->none() ? fallback : ToText(*v, i.budget());
+  const Value* v = GivenSome(a, place, name);
+  return v == nullptr ? fallback : ToText(*v, i.budget());
 }
 
 TextOf::TextOf(Interpreter& i, const Value& v) : text_(v.str()) {
@@ -47,6 +77,35 @@ Value Text(Interpreter& i, std::string s) {
   i.budget().Charge(s.size() + Budget::kObject);
   return Value::Str(std::move(s));
 }
+
+int DigitValue(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(c | 32);
+  return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 36;
+}
+
+std::string InBase(Budget& budget, std::string_view digits, int from, int to) {
+  if (digits.size() > kMostDigits) Fail("a number is too large");
+  constexpr size_t kDigitsPerStep = 256;
+  budget.Step(digits.size() * digits.size() / kDigitsPerStep);
+  std::vector<int> out{0};  // the last digit first
+  for (const char c : digits) {
+    int carry = DigitValue(c);
+    for (int& digit : out) {
+      carry += digit * from;
+      digit = carry % to;
+      carry /= to;
+    }
+    for (; carry > 0; carry /= to) out.push_back(carry % to);
+  }
+  std::string text;
+  for (auto digit = out.rbegin(); digit != out.rend(); ++digit) {
+    text += "0123456789abcdefghijklmnopqrstuvwxyz"[*digit];
+  }
+  return text;
+}
+
+std::string Negated(const std::string& decimal) { return decimal[0] == '-' ? decimal.substr(1) : "-" + decimal; }
 
 size_t CountCharacters(std::string_view text) {
   size_t n = 0;
@@ -118,6 +177,22 @@ std::string Capitalize(const std::string& s) {
 bool Letter(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+int64_t CountWords(std::string_view text) {
+  int64_t n = 0;
+  bool in_word = false;
+  for (size_t at = 0; at < text.size(); at += Utf8Length(text, at)) {
+    const size_t length = ValidUtf8Length(text, at);
+    const char32_t c = length == 0 ? 0xFFFD : Utf8Decode(text, at, length);
+    const bool word = c == '_' || Letter(c) || Numeric(c);
+    n += word && !in_word ? 1 : 0;
+    in_word = word;
+  }
+  return n;
+}
+bool Numeric(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 bool Digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
 std::string Title(const std::string& s, bool (*after)(char32_t)) {

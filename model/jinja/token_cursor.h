@@ -33,6 +33,13 @@ class TokenCursor {
   const Token& Now() const { return tokens_[at_]; }
   const Token& Ahead(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
   const Token& Take() { return tokens_[at_++]; }  // REQUIRES: this is not the end
+  size_t place() const { return at_; }
+  // Whether the name stands among the tokens from a place up to here.
+  bool Mentions(std::string_view name, size_t from) const {
+    return std::any_of(tokens_.begin() + static_cast<std::ptrdiff_t>(from),
+                       tokens_.begin() + static_cast<std::ptrdiff_t>(at_),
+                       [name](const Token& t) { return t.kind == Token::Kind::kName && t.text == name; });
+  }
   bool Is(Token::Kind kind) const { return Now().kind == kind; }
   bool IsOp(std::string_view op) const { return Is(Token::Kind::kOperator) && Now().text == op; }
   bool IsName(std::string_view name) const { return Is(Token::Kind::kName) && Now().text == name; }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cmath>
+#include <compare>
+#include <cstdlib>
 
 #include "model/jinja/print.h"
 
@@ -15,16 +18,38 @@ std::string KeyText(const Value& key, Budget& budget) {
     budget.Read(s->size());
     return 's' + *s;
   }
-  if (key.integral()) return 'n' + std::to_string(key.AsInt());
+  if (key.whole()) return 'n' + key.Decimal();
   if (key.Is<double>()) {
     const double d = key.AsDouble();
-    if (d == std::floor(d) && std::fabs(d) < 9e15) return 'n' + std::to_string(static_cast<int64_t>(d));
-    return 'n' + FloatToString(d);
+    return 'n' + (std::isfinite(d) && d == std::floor(d) ? Value::Truncated(d).Decimal() : FloatToString(d));
   }
   if (key.none()) return "0";
   if (key.undefined()) return "u";
   if (key.list() != nullptr && key.list()->tuple) return 't' + Repr(key, budget);
   Fail("unhashable type: '{}'", key.TypeName());
+}
+
+// Compares two whole numbers that are written as Value::Decimal writes them: a minus if there is one, and no zeros at
+// the front, so that of two numbers of one sign the longer text is farther from zero.
+std::strong_ordering CompareDecimals(const std::string& x, const std::string& y) {
+  const bool minus = x[0] == '-';
+  if (minus != (y[0] == '-')) return minus ? std::strong_ordering::less : std::strong_ordering::greater;
+  const std::strong_ordering sizes = x.size() <=> y.size(), larger = sizes != 0 ? sizes : x.compare(y) <=> 0;
+  return minus ? 0 <=> larger : larger;
+}
+
+// Compares the exact values of two numbers, as Python does.
+std::partial_ordering CompareNumbers(const Value& a, const Value& b) {
+  if (a.integral() && b.integral()) return a.AsInt() <=> b.AsInt();
+  if (a.whole() && b.whole()) return CompareDecimals(a.Decimal(), b.Decimal());
+  const double x = a.AsDouble(), y = b.AsDouble();
+  constexpr double kExact = 9e15;  // a float holds each whole number up to here
+  if ((!a.whole() && !b.whole()) || (std::fabs(x) < kExact && std::fabs(y) < kExact)) return x <=> y;
+  if (!a.whole() && !std::isfinite(x)) return x <=> 0.0;
+  if (!b.whole() && !std::isfinite(y)) return 0.0 <=> y;
+  // The larger one has no fraction, so the whole parts decide.
+  const auto whole_part = [](const Value& v) { return (v.whole() ? v : Value::Truncated(v.AsDouble())).Decimal(); };
+  return CompareDecimals(whole_part(a), whole_part(b));
 }
 
 }  // namespace
@@ -46,13 +71,33 @@ Value Value::Missing(std::string_view what) {
   return Value(Data(Undefined{std::make_shared<const std::string>(what.substr(0, kMost))}));
 }
 
-Value Value::OfList(std::vector<Value> items, bool tuple) {
+Value Value::OfList(std::vector<Value> items, bool tuple, bool group) {
   const int nesting = NestingAround(items);
-  return Value(Data(std::shared_ptr<const List>(std::make_shared<List>(List{std::move(items), tuple, nesting}))));
+  return Value(Data(std::make_shared<const List>(List{std::move(items), tuple, nesting, group})));
+}
+
+Value Value::Whole(std::string_view decimal) {
+  const bool minus = decimal[0] == '-';
+  if (minus || decimal[0] == '+') decimal.remove_prefix(1);
+  decimal.remove_prefix(std::min(decimal.find_first_not_of('0'), decimal.size() - 1));
+  std::string digits(minus ? "-" : "");
+  digits += decimal;
+  int64_t n = 0;
+  if (std::from_chars(digits.data(), digits.data() + digits.size(), n).ec == std::errc()) return Int(n);
+  return Value(Data(std::shared_ptr<const BigInt>(std::make_shared<BigInt>(BigInt{std::move(digits)}))));
+}
+
+Value Value::Truncated(double v) {
+  if (!std::isfinite(v)) Fail("cannot convert float {} to integer", std::isnan(v) ? "NaN" : "infinity");
+  return Whole(fmt::format("{:.0f}", std::trunc(v)));
 }
 
 Value Value::OfFunction(Function f, const Value& holds) {
   return Value(Data(std::make_shared<const Callable>(Callable{std::move(f), NestingAround(holds)})));
+}
+
+Value Value::OfMacro(Function f, const Node* node) {
+  return Value(Data(std::make_shared<const Callable>(Callable{std::move(f), 1, node})));
 }
 
 Value Value::FromJson(const boost::json::value& json) {
@@ -60,7 +105,7 @@ Value Value::FromJson(const boost::json::value& json) {
     case boost::json::kind::null: return OfNone();
     case boost::json::kind::bool_: return Bool(json.get_bool());
     case boost::json::kind::int64: return Int(json.get_int64());
-    case boost::json::kind::uint64: return Float(static_cast<double>(json.get_uint64()));
+    case boost::json::kind::uint64: return Whole(std::to_string(json.get_uint64()));
     case boost::json::kind::double_: return Float(json.get_double());
     case boost::json::kind::string: return Str(std::string(json.get_string().c_str(), json.get_string().size()));
     case boost::json::kind::array: {
@@ -84,14 +129,21 @@ const Function* Value::function() const {
   return callable == nullptr ? nullptr : &callable->call;
 }
 
+const Node* Value::macro() const {
+  const Callable* callable = Get<const Callable>();
+  return callable == nullptr ? nullptr : callable->macro;
+}
+
 double Value::AsDouble() const {
   if (auto* d = std::get_if<double>(&data_)) return *d;
+  if (const BigInt* b = big()) return std::strtod(b->digits.c_str(), nullptr);
   return static_cast<double>(AsInt());
 }
 int64_t Value::AsInt() const {
   if (auto* b = std::get_if<bool>(&data_)) return *b ? 1 : 0;
   return std::get<int64_t>(data_);
 }
+std::string Value::Decimal() const { return big() != nullptr ? big()->digits : std::to_string(AsInt()); }
 
 bool Value::Truthy() const {
   if (number()) return AsDouble() != 0;
@@ -105,7 +157,7 @@ std::string Value::TypeName() const {
   if (undefined()) return "Undefined";
   if (none()) return "NoneType";
   if (Is<bool>()) return "bool";
-  if (Is<int64_t>()) return "int";
+  if (Is<int64_t>() || big() != nullptr) return "int";
   if (Is<double>()) return "float";
   if (str() != nullptr) return "str";
   if (list() != nullptr) return list()->tuple ? "tuple" : "list";
@@ -153,8 +205,7 @@ void Loop::Forget() { changed = Value(); }
 
 bool Equal(const Value& a, const Value& b, Budget& budget) {
   budget.Step();
-  if (a.number() && b.number())
-    return a.integral() && b.integral() ? a.AsInt() == b.AsInt() : a.AsDouble() == b.AsDouble();
+  if (a.number() && b.number()) return CompareNumbers(a, b) == 0;
   if (a.data().index() != b.data().index()) return false;
   if (a.str() != nullptr) {
     if (a.str()->size() == b.str()->size()) budget.Read(a.str()->size());
@@ -182,8 +233,7 @@ bool Equal(const Value& a, const Value& b, Budget& budget) {
 
 bool Less(const Value& a, const Value& b, Budget& budget) {
   budget.Step();
-  if (a.number() && b.number())
-    return a.integral() && b.integral() ? a.AsInt() < b.AsInt() : a.AsDouble() < b.AsDouble();
+  if (a.number() && b.number()) return CompareNumbers(a, b) < 0;
   if (a.str() != nullptr && b.str() != nullptr) {
     budget.Read(std::min(a.str()->size(), b.str()->size()));
     return *a.str() < *b.str();  // UTF-8 sorts as code points do
@@ -196,6 +246,12 @@ bool Less(const Value& a, const Value& b, Budget& budget) {
     return q != y.end() && (p == x.end() || Less(*p, *q, budget));
   }
   Fail("'<' not supported between instances of '{}' and '{}'", a.TypeName(), b.TypeName());
+}
+
+bool AtMost(const Value& a, const Value& b, Budget& budget) {
+  // NaN is neither less nor more than a number.
+  if (a.number() && b.number()) return CompareNumbers(a, b) <= 0;
+  return !Less(b, a, budget);
 }
 
 }  // namespace gyre::jinja

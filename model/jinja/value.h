@@ -28,9 +28,14 @@ using Function = std::function<Value(Interpreter&, Arguments&)>;
 
 struct Callable;
 struct List;
+struct Node;
 class Dict;
 struct Loop;
 
+// A whole number that no int64 holds. It is printed and compared, but not calculated with.
+struct BigInt {
+  std::string digits;  // decimal, without a leading zero; a minus sign before them if it is negative
+};
 struct Undefined {
   std::shared_ptr<const std::string> what;  // the name or attribute that is missing, shortened; null: a value
 };
@@ -44,20 +49,25 @@ class Value {
  public:
   using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
                             std::shared_ptr<const List>, std::shared_ptr<Dict>, std::shared_ptr<Loop>,
-                            std::shared_ptr<const Callable>>;
+                            std::shared_ptr<const Callable>, std::shared_ptr<const BigInt>>;
 
   Value() : data_(Undefined{}) {}
   static Value Missing(std::string_view what);
   static Value OfNone() { return Value(Data(None{})); }
   static Value Bool(bool v) { return Value(Data(v)); }
   static Value Int(int64_t v) { return Value(Data(v)); }
+  // A whole number of any size. REQUIRES: decimal digits, with or without a sign before them.
+  static Value Whole(std::string_view decimal);
+  // A float without its fraction. Throws Error for one that is not finite.
+  static Value Truncated(double v);
   static Value Float(double v) { return Value(Data(v)); }
   static Value Str(std::string v) { return Value(Data(std::make_shared<const std::string>(std::move(v)))); }
-  static Value OfList(std::vector<Value> items, bool tuple = false);
+  static Value OfList(std::vector<Value> items, bool tuple = false, bool group = false);
   static Value OfDict(std::shared_ptr<Dict> dict) { return Value(Data(std::move(dict))); }
   static Value OfLoop(std::shared_ptr<Loop> loop) { return Value(Data(std::move(loop))); }
   // `holds`: the value that the function keeps, if any.
   static Value OfFunction(Function f, const Value& holds = Value());
+  static Value OfMacro(Function f, const Node* node);  // the node outlives it
   static Value FromJson(const boost::json::value& json);
 
   const Data& data() const { return data_; }
@@ -73,10 +83,16 @@ class Value {
   Dict* dict() const { return Get<Dict>(); }
   Loop* loop() const { return Get<Loop>(); }
   const Function* function() const;
-  bool number() const { return Is<int64_t>() || Is<double>() || Is<bool>(); }
+  const Node* macro() const;
+  const BigInt* big() const { return Get<const BigInt>(); }
+  bool number() const { return Is<int64_t>() || Is<double>() || Is<bool>() || big() != nullptr; }
   double AsDouble() const;  // REQUIRES: number()
+  // A whole number that an int64 holds.
   bool integral() const { return Is<int64_t>() || Is<bool>(); }
   int64_t AsInt() const;  // REQUIRES: integral()
+  bool whole() const { return integral() || big() != nullptr; }
+  // Its digits, with a minus sign before them if it is negative. REQUIRES: whole()
+  std::string Decimal() const;
 
   bool Truthy() const;
   std::string TypeName() const;  // as Python says it, for messages
@@ -101,11 +117,13 @@ struct List {
   std::vector<Value> items;
   bool tuple = false;
   int nesting = 1;
+  bool group = false;  // a tuple of groupby, whose items are also its attributes grouper and list
 };
 
 struct Callable {
   Function call;
   int nesting = 0;
+  const Node* macro = nullptr;  // null: another function
 };
 
 // A dict, with its keys in the order of insertion.
@@ -140,7 +158,8 @@ struct Loop {
 };
 
 bool Equal(const Value& a, const Value& b, Budget& budget);
-// Orders numbers, strings and lists; throws Error for values that Python does not order.
+// Whether a comes before b, of two numbers, strings or lists. Throws Error for values that Python does not order.
 bool Less(const Value& a, const Value& b, Budget& budget);
+bool AtMost(const Value& a, const Value& b, Budget& budget);  // a <= b
 
 }  // namespace gyre::jinja

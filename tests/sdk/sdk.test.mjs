@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import Anthropic from '@anthropic-ai/sdk';
+import { Ollama } from 'ollama';
 import OpenAI from 'openai';
 import { fits, paths } from './openapi.mjs';
 
@@ -140,9 +141,9 @@ test('embeddings', async () => {
 });
 
 test('errors have their classes', async () => {
-  await refused(404, () => openai.chat.completions.create({ ...greedy, model: 'gpt-4o', messages }));
-  await refused(422, () => openai.chat.completions.create({ ...greedy, messages, temperature: -1 }));
-  await refused(422, () => openai.chat.completions.create({ ...greedy, messages, n: 0 }));
+  await refused(404, () => openai.chat.completions.create({ ...greedy, model: 'nobody', messages }));
+  await refused(400, () => openai.chat.completions.create({ ...greedy, messages, temperature: -1 }));
+  await refused(400, () => openai.chat.completions.create({ ...greedy, messages, n: 0 }));
   await refused(400, () => openai.chat.completions.create({ ...greedy, messages: 'none' }));
   await refused(422, () => openai.chat.completions.create({
     ...greedy, messages, tools: [{ type: 'function', function: { name: 'f', parameters: {} } }],
@@ -182,8 +183,43 @@ test("Anthropic's client: messages, streams, counting, errors", async () => {
   assert.equal(final.stop_reason, whole.stop_reason);
   const counted = await anthropic.messages.countTokens({ model: 'demo', messages });
   assert.equal(counted.input_tokens, whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
-  await refused(404, () => anthropic.messages.create({ ...ask, model: 'claude' }));
+  await refused(404, () => anthropic.messages.create({ ...ask, model: 'nobody' }));
   await refused(400, () => anthropic.messages.create({ model: 'demo', messages }));
+});
+
+test("ollama's client: chats, prompts, vectors, the model, errors", async () => {
+  const ollama = new Ollama({ host: url });
+  const ask = { model: 'demo', messages, options: { temperature: 0, num_predict: 12 } };
+  const whole = await ollama.chat(ask);
+  fits('OllamaChatPart', whole);
+  let streamed = '';
+  let last = null;
+  for await (const part of await ollama.chat({ ...ask, stream: true })) {
+    fits('OllamaChatPart', part);
+    streamed += part.message.content;
+    last = part;
+  }
+  assert.equal(streamed, whole.message.content);
+  assert.ok(last.done);
+  assert.equal(last.eval_count, whole.eval_count);
+  const said = await openai.chat.completions.create({ ...greedy, max_tokens: 12, messages });
+  assert.equal(said.choices[0].message.content, whole.message.content);
+  const first = await ollama.generate({ model: 'demo', prompt: 'Hello', options: ask.options });
+  fits('OllamaGeneratePart', first);
+  const next = await ollama.generate({ model: 'demo', prompt: 'And then?', context: first.context, options: ask.options });
+  assert.ok(next.prompt_eval_count > first.context.length);
+  fits('OllamaTags', await ollama.list());
+  fits('OllamaTags', await ollama.ps());
+  fits('OllamaModel', await ollama.show({ model: 'demo' }));
+  const two = await ollama.embed({ model: 'demo', input: ['A cat', 'A dog'] });
+  fits('OllamaEmbeddings', two);
+  assert.deepEqual((await ollama.embeddings({ model: 'demo', prompt: 'A cat' })).embedding, two.embeddings[0]);
+  await assert.rejects(() => ollama.chat({ ...ask, model: 'nobody' }), (error) => error.status_code === 404 && /nobody/.test(error.message));
+  const object = await ollama.chat({ ...ask, format: 'json' });
+  assert.match(object.message.content, /^\s*\{/);
+  const chosen = await ollama.chat({ ...ask, options: { temperature: 0 }, format: { enum: ['yes', 'no'] } });
+  assert.ok(['yes', 'no'].includes(JSON.parse(chosen.message.content)));
+  await assert.rejects(() => ollama.chat({ ...ask, format: 'xml' }), (error) => error.status_code === 400 || error.status_code === 422);
 });
 
 // Without a client's help.
@@ -214,7 +250,7 @@ test("Anthropic's answers fit the description", async () => {
   assert.equal(whole.stop_reason, 'max_tokens');
   await json('CountTokens', '/v1/messages/count_tokens', { model: 'demo', messages });
   await json('AnthropicError', '/v1/messages', { model: 'demo' }, 400);
-  await json('AnthropicError', '/v1/messages', { ...ask, temperature: -1 }, 422);
+  await json('AnthropicError', '/v1/messages', { ...ask, temperature: -1 }, 400);
 });
 
 test("llama.cpp's answers fit the description", async () => {
@@ -222,7 +258,7 @@ test("llama.cpp's answers fit the description", async () => {
   const whole = await json('LlamaCompletion', '/completion', { ...ask, return_tokens: true });
   const chunks = await events('LlamaEvent', '/completion', { ...ask, stream: true, timings_per_token: true });
   assert.equal(chunks.map((chunk) => chunk.content).join(''), whole.content);
-  await json('Error', '/completion', { ...ask, mirostat: 2 }, 422);
+  await json('Error', '/completion', { ...ask, mirostat: 2 }, 400);
   const { tokens } = await json('TokenList', '/tokenize', { content: 'Grüße 😀' });
   assert.equal((await json('Content', '/detokenize', { tokens })).content, 'Grüße 😀');
   await json('TokenList', '/tokenize', { content: 'Grüße 😀', with_pieces: true });
@@ -249,7 +285,7 @@ test("the routes of Gyre's own fit the description", async () => {
   await reader.cancel();
   const { ranges } = cluster.plan;
   await json('ClusterChange', '/v1/cluster/resize', { ranges, dry_run: true });
-  await json('Error', '/v1/cluster/resize', { ranges: 'nonsense', dry_run: true }, 422);
+  await json('Error', '/v1/cluster/resize', { ranges: 'nonsense', dry_run: true }, 400);
   await json('Error', '/v1/cluster/drain', { worker: 'nobody', dry_run: true }, 404);
   await json('Trace', '/v1/cluster/trace?seconds=1');
   await json('Error', '/v1/cluster/trace?seconds=0', undefined, 400);

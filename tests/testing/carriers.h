@@ -88,8 +88,10 @@ inline std::vector<Carrier> AllCarriers() {
       {"shm_one_mapping", Transport::kShm, [] { return ShmPair(true); }},
       {"udp_lossy", Transport::kUdp,
        [] {
-         static UdpRelay* const relay = new UdpRelay(SharedUdpHost().port(), 0.05);  // as long as the links
-         return UdpPair(relay->port());
+         // Each pair has its own, as a relay answers whom it heard last. They live as long as the links.
+         static auto* const relays = new std::vector<std::unique_ptr<UdpRelay>>;
+         relays->push_back(std::make_unique<UdpRelay>(SharedUdpHost().port(), 0.05));
+         return UdpPair(relays->back()->port());
        }},
       {"tcp_small_buffers", Transport::kTcp,
        [] {

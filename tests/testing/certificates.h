@@ -6,6 +6,8 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <sys/stat.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -57,6 +59,7 @@ inline void WriteCertificate(const std::string& cert_path, const std::string& ke
   PEM_write_X509(file, cert.get());
   std::fclose(file);
   file = std::fopen(key_path.c_str(), "w");
+  ::fchmod(::fileno(file), 0600);
   PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
   std::fclose(file);
 }

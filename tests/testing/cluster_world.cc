@@ -27,19 +27,24 @@ SimulatedMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
   m->id = next_id_++;
   members_[name] = m;
   Do(state_.Joined(info, m->id, now_));
+  if (policy_.rebalance.mode != Rebalance::kOff && !info.local) {
+    After(first_report, [this, m] {
+      if (has(m->info.name) && members_.at(m->info.name) == m) Report(m->info.name, {});
+    });
+  }
   return *m;
 }
 
 void ClusterWorld::Leave(const std::string& name, const std::string& why) {
   const Membership gone = Of(name);
   members_.erase(name);
-  Do(state_.Left(gone, Unavailable("{}", why), now_));
+  Do(Seen().Left(gone, Unavailable("{}", why), now_));
 }
 
 void ClusterWorld::Silence(const std::string& name) {
   const Membership gone = Of(name);
   members_.erase(name);
-  Do(state_.Left(gone, Unavailable("nothing was heard of it"), now_, false));
+  Do(Seen().Left(gone, Unavailable("nothing was heard of it"), now_, false));
 }
 
 void ClusterWorld::Detach(const std::string& name) {
@@ -47,6 +52,12 @@ void ClusterWorld::Detach(const std::string& name) {
 }
 
 void ClusterWorld::Reattach(const std::string& name) { Do(state_.Reattached(Of(name), ++member(name).stream, now_)); }
+
+void ClusterWorld::FindGone(const std::string& name) {
+  const Membership gone = has(name) ? Of(name) : Membership{name, 0};
+  may_forget = true;
+  Do(Seen().FoundGone(gone, now_));
+}
 
 void ClusterWorld::EndOldStream(const std::string& name) {
   Do(state_.Detached(Of(name), member(name).stream - 1, Unavailable("its stream ended"), now_));
@@ -70,6 +81,12 @@ uint64_t ClusterWorld::Asked() {
 uint64_t ClusterWorld::Resize(const std::string& text) {
   const uint64_t ask = Asked();
   Do(state_.AskedToResize(ask, text, now_));
+  return ask;
+}
+
+uint64_t ClusterWorld::ResizeCache(uint64_t tokens) {
+  const uint64_t ask = Asked();
+  Do(state_.AskedToResizeCache(ask, tokens, now_));
   return ask;
 }
 
@@ -110,7 +127,7 @@ StatusOr<ChangeReport> ClusterWorld::DryDrain(const std::string& name) {
 }
 
 void ClusterWorld::BreakRing() {
-  if (const auto ring = engine.BreakRing()) Do(state_.RingBroken(*ring, Unavailable("the ring: a link ended"), now_));
+  if (const auto ring = engine.BreakRing()) Do(Seen().RingBroken(*ring, Unavailable("the ring: a link ended"), now_));
 }
 
 void ClusterWorld::Advance(Duration d) {

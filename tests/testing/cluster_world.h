@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 #include "tests/testing/simulated_engine.h"
 #include "tests/testing/simulated_member.h"
 
@@ -34,6 +34,8 @@ class ClusterWorld {
   // Its control stream ends, and another one replaces it.
   void Detach(const std::string& name);
   void Reattach(const std::string& name);
+  // The member's process is found to be gone.
+  void FindGone(const std::string& name);
   // Ends the previous stream.
   void EndOldStream(const std::string& name);
   void WantsToLeave(const std::string& name);
@@ -42,6 +44,7 @@ class ClusterWorld {
 
   // Callers ask; each returns the number of its answer.
   uint64_t Resize(const std::string& text);
+  uint64_t ResizeCache(uint64_t tokens);
   uint64_t Drain(const std::string& name);
   uint64_t Undrain(const std::string& name);
   uint64_t Remove(const std::string& name);
@@ -56,7 +59,7 @@ class ClusterWorld {
 
   // From now on this process measures its links, with the results in `links`.
   void CanProbe() { Do(state_.CanProbe(now_)); }
-  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, progress, now_)); }
+  void Report(const std::string& name, const MemberLoad& load) { Do(Seen().Reported(name, load, now_)); }
   // Breaks the ring as the engine does it: once per ring.
   void BreakRing();
   void Tick() { Do(state_.Ticked(now_)); }
@@ -78,16 +81,19 @@ class ClusterWorld {
 
   SimulatedEngine engine;
   std::vector<PlanRecord> records;
+  std::vector<ClusterEvent> events;
   std::optional<ClusterRecord> record;     // that was kept last
   std::map<std::string, LinkSpeed> links;  // from this process
-  RingProgress progress;                   // what the engine says beside each report
+  RingProgress progress;                   // what the engine says beside a report, a loss, a ring that breaks
   std::vector<Plan> begun;                 // plans that were wired
   std::vector<Epoch> cancelled;
-  uint32_t num_blocks = 0;             // of the last Prepare that gave layers
-  std::vector<std::string> probes;     // members that were asked to measure links; "": this process
-  bool may_forget = false;             // members that did not come back, or are stuck
-  std::vector<std::string> forgotten;  // those that this happened to
-  Status wiring_fault;                 // of the coordinator's own links
+  uint32_t num_blocks = 0;                               // of the last Prepare that gave layers
+  std::vector<std::string> life_checks;                  // workers that were looked for
+  std::vector<std::string> probes;                       // members that were asked to measure links; "": this process
+  Duration first_report = std::chrono::milliseconds(1);  // after a member has joined, where speeds are measured
+  bool may_forget = false;                               // members that did not come back, or are stuck
+  std::vector<std::string> forgotten;                    // those that this happened to
+  Status wiring_fault;                                   // of the coordinator's own links
 
  private:
   void Wrong(const std::string& what) {
@@ -97,6 +103,10 @@ class ClusterWorld {
     if (!status.ok()) Wrong(Message(status));
   }
   uint64_t Asked();
+  ClusterState& Seen() {
+    state_.SeeRing(progress);
+    return state_;
+  }
   Membership Of(const std::string& name) const { return {name, members_.at(name)->id}; }
 
   // What the state decides (cluster_world_actions.cc).
@@ -125,9 +135,11 @@ class ClusterWorld {
   void Play(AwaitRing& a) { Check(engine.Take(a)); }
   void Play(AnswerCaller& a);
   void Play(RecordPlan& a) { records.push_back(a.record); }
+  void Play(RecordEvent& a) { events.push_back(a.event); }
   void Play(KeepRecord& a) { record = a.record; }
   void Play(WriteLog& a);
   void Play(ShowProgress&) {}
+  void Play(CheckLife& a) { life_checks.push_back(a.worker); }
   void Play(ProbeLinks& a);
   void Play(ProbeFromHere& a);
   void CheckEngine();
@@ -146,5 +158,11 @@ class ClusterWorld {
   std::optional<Epoch> wiring_;  // of the change that is under way
   bool wired_ = false;
 };
+
+inline std::vector<std::string> KindsOf(const std::vector<ClusterEvent>& events) {
+  std::vector<std::string> out;
+  for (const ClusterEvent& e : events) out.emplace_back(EventKindName(e.kind));
+  return out;
+}
 
 }  // namespace gyre::testing

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/standby/etcd_client.h"
+#include "coordinator/state/etcd_client.h"
 #include "tests/testing/process.h"
 
 namespace gyre::testing {

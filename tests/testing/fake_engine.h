@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/event_stream.h"
+#include "coordinator/service/event_stream.h"
 
 namespace gyre::testing {
 

@@ -79,7 +79,8 @@ class FakeExchange : public Exchange {
   boost::asio::io_context io;
   HttpResponse answer;
   std::atomic<bool> streamed{false};  // the answer has begun
-  int answers = 0, writes = 0;
+  int answers = 0;
+  std::atomic<int> writes{0};
   int leave_after_writes = -1;
   std::atomic<bool> blocked{false};  // the client takes nothing
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <thread>
 
-#include "coordinator/grpc_server.h"
+#include "coordinator/grpc/server.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
@@ -45,7 +45,7 @@ class GrpcServerTest : public ::testing::Test {
     auto port = RingPort::Open({.listen = "127.0.0.1:0"});
     ASSERT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
-    cluster_->Start(real_.get(), port_.get());
+    EXPECT_TRUE(cluster_->Start(real_.get(), port_.get()).ok());
     service_ = std::make_unique<Service>(*model_, engine_.Calls(), kContext, limits);
     auto server = GrpcServer::Open(options, *model_, *real_, *cluster_, *service_);
     ASSERT_TRUE(server.ok()) << server.status();

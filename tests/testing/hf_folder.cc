@@ -40,10 +40,12 @@ json::object Config(const HfCase& c, const ModelSpec& s) {
     config["num_experts"] = e->count;
     config["num_experts_per_tok"] = e->used;
     config["moe_intermediate_size"] = e->width;
-    if (e->shared_width > 0) config["shared_expert_intermediate_size"] = e->shared_width;
+    if (e->shared_width > 0 && arch == "qwen2moe") config["shared_expert_intermediate_size"] = e->shared_width;
     config["norm_topk_prob"] = e->normalize;
   }
+  if (IsGemma(arch)) config["query_pre_attn_scalar"] = l.attention()->head_dim;
   if (arch == "glm4moe") {
+    config["partial_rotary_factor"] = 1.0;
     config["first_k_dense_replace"] = 1;
     config["n_shared_experts"] = 1;
     config["routed_scaling_factor"] = 1.5;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "client/http_client.h"
+#include "http_client/http_client.h"
 #include "tests/testing/http_peer.h"
 #include "transport/tcp_link.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "coordinator/scheduler_types.h"
+#include "coordinator/engine/scheduler_types.h"
 #include "tests/testing/simulated_stage.h"
 #include "tests/testing/tracked_sequence.h"
 

@@ -59,8 +59,12 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  // After SIGSTOP it returns when all threads of the program stand still: until then they may still answer.
   void Kill(int signal) const {
-    if (pid_ > 0 && !ended_) kill(pid_, signal);
+    if (pid_ <= 0 || ended_) return;
+    kill(pid_, signal);
+    siginfo_t stopped;
+    if (signal == SIGSTOP) waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
   }
   // Returns its exit code, 128 + signal, or nullopt: it still runs after the time.
   std::optional<int> Wait(std::chrono::milliseconds time) {

@@ -171,9 +171,18 @@ class Clients {
     threads_.clear();
     return texts_;
   }
-  void WaitForTokens(uint64_t more) const {
-    for (const uint64_t until = tokens() + more; tokens() < until;)
+  void WaitForTokens(uint64_t more) const { WaitUntilTokens(tokens() + more); }
+  // Gives up where nobody asks any more, or where nothing has come for two minutes.
+  void WaitUntilTokens(uint64_t total) const {
+    uint64_t seen = tokens();
+    for (Deadline late = After(std::chrono::minutes(2)); seen < total;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (tokens() > seen) late = After(std::chrono::minutes(2));
+      seen = tokens();
+      if (seen >= total || (running_ > 0 && Clock::now() < late)) continue;
+      ADD_FAILURE() << seen << " tokens came, expected " << total;
+      return;
+    }
   }
   // Whether all have ended by themselves, as they do after an error.
   bool Ended(size_t n) {

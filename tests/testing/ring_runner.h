@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 
 namespace gyre::testing {
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/sampler.h"
+#include "coordinator/engine/sampler.h"
 
 namespace gyre::testing {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/scheduler.h"
+#include "coordinator/engine/scheduler.h"
 
 namespace gyre::testing {
 

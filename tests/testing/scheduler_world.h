@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/scheduler.h"
+#include "coordinator/engine/scheduler.h"
 #include "tests/testing/draw.h"
 #include "tests/testing/plan_checks.h"
 #include "tests/testing/simulated_mirror.h"

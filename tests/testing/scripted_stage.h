@@ -13,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/mask_codec.h"
 #include "base/step_codec.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 #include "transport/inproc_link.h"
+#include "transport/queued_link.h"
 
 namespace gyre::testing {
 
@@ -50,7 +52,7 @@ class ScriptedStage {
             .stages = stages,
             .prefill_matches_decode = true,
             .salt = salt,
-            .to_first = std::move(to_first),
+            .to_first = MakeQueuedLink(std::move(to_first)),
             .from_last = std::move(from_last)};
   }
   void CloseToFirst() { first_->Close(); }
@@ -67,7 +69,13 @@ class ScriptedStage {
   }
   Received Poll(Duration patience) {
     Received r;
-    const StatusOr<Frame> frame = first_->Recv(After(patience));
+    StatusOr<Frame> frame = first_->Recv(After(patience));
+    for (; frame.ok() && frame->header.kind == FrameKind::kMasks; frame = first_->Recv(After(patience))) {
+      const auto masks = DecodeMasks(frame->payload, kVocab);
+      EXPECT_TRUE(masks.ok()) << masks.status();
+      for (const NumberedMask& mask : *masks) masks_[{frame->header.epoch.number, mask.number}] = mask.words;
+      masks_came_ += masks->size();
+    }
     if (!frame.ok()) return r;
     r.kind = frame->header.kind;
     r.step = frame->header.step;
@@ -101,6 +109,8 @@ class ScriptedStage {
     return Logits(tokens_.at({q.seq, q.position}), q.position);
   }
 
+  size_t masks_came() const { return masks_came_; }
+
   void Answer(const Received& r) {
     if (r.kind == FrameKind::kLogitsQuestion) return AnswerQuestion(r.question, LogitsOf(r.question));
     AnswerStep(r, [](RowAnswer*) {});
@@ -111,7 +121,7 @@ class ScriptedStage {
     for (const SeqRows& s : r.batch.seqs) {
       for (const RowRequest& request : s.requests) {
         for (uint32_t i = 0; i < request.count; ++i) {
-          answer.rows.push_back(RowOf(s, request, s.first_position + request.first + i));
+          answer.rows.push_back(RowOf(s, request, s.first_position + request.first + i, r.epoch));
           change(&answer.rows.back());
         }
       }
@@ -145,7 +155,16 @@ class ScriptedStage {
   static bool BestFirst(const TokenLogit& a, const TokenLogit& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   }
-  RowAnswer RowOf(const SeqRows& s, const RowRequest& request, uint32_t position) const {
+  RowAnswer RowOf(const SeqRows& s, const RowRequest& request, uint32_t position, Epoch epoch) const {
+    const std::vector<uint64_t>* mask = &request.mask;
+    if (request.mask_number) {
+      const auto known = masks_.find({epoch.number, *request.mask_number});
+      EXPECT_NE(known, masks_.end()) << "there is no mask " << *request.mask_number;
+      if (known != masks_.end()) mask = &known->second;
+    }
+    const auto allowed = [mask](TokenId id) {
+      return mask->empty() || ((*mask)[static_cast<size_t>(id) / 64] >> static_cast<size_t>(id) % 64 & 1) != 0;
+    };
     const std::vector<float> logits = Logits(tokens_.at({s.seq, position}), position);
     RowAnswer row{.seq = s.seq, .incarnation = s.incarnation, .position = position, .mode = request.mode};
     if (request.mode == RowMode::kHidden) {
@@ -168,7 +187,7 @@ class ScriptedStage {
     if (request.mode == RowMode::kTargets) return row;
     double sum = 0, sum_t = 0;
     for (TokenId id = 0; id < kVocab; ++id) {
-      if (std::binary_search(request.touched.begin(), request.touched.end(), id)) continue;
+      if (std::binary_search(request.touched.begin(), request.touched.end(), id) || !allowed(id)) continue;
       const float logit = logits[static_cast<size_t>(id)];
       row.top.push_back({id, logit});
       sum += std::exp(double{logit});
@@ -189,6 +208,8 @@ class ScriptedStage {
   std::shared_ptr<Link> first_, last_;
   std::vector<std::shared_ptr<Link>> old_;  // open: the engine must not need their end to notice a new ring
   std::map<std::pair<SeqId, uint32_t>, TokenId> tokens_;
+  std::map<std::pair<uint64_t, uint32_t>, std::vector<uint64_t>> masks_;  // by plan and number
+  size_t masks_came_ = 0;
 };
 
 }  // namespace gyre::testing

@@ -63,7 +63,7 @@ Status SimulatedEngine::Take(const RefuseRequests& a) {
 
 Status SimulatedEngine::Take(const AwaitRing& a) {
   if (!served_) return Internal("requests wait before a plan has served");
-  if (ring_) crashed = a.crashed, mirrored = a.mirrored;
+  if (ring_) crashed = a.crashed, mirrored = a.mirrored, awaited_since = a.since;
   calls.push_back("await");
   losses.push_back(a.why);
   ring_.reset();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 
 namespace gyre::testing {
 
@@ -23,7 +23,7 @@ class SimulatedEngine {
   Status Take(const AwaitRing& a);
   void Take(const EndRing&) { calls.push_back("break"); }
   void Take(const GrowCache& a) { calls.push_back(fmt::format("grow {}", a.num_blocks)); }
-  void Take(const ShrinkCache& a) { calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
+  void Take(const ShrinkCache& a) { calls.push_back(fmt::format("{} {}", a.whole ? "cache" : "shrink", a.num_blocks)); }
 
   // What happens to it. All steps have come back after a DrainEngine: returns whether they have.
   bool EndDrain();
@@ -40,6 +40,7 @@ class SimulatedEngine {
   std::vector<std::string> calls;  // as "drain", "old", "new 3", "shrink 4", "refuse", "await"
   std::vector<Status> losses;      // why requests are refused or wait
   bool crashed = false;            // of the last loss
+  Deadline awaited_since{};        // likewise
   bool mirrored = false;           // likewise: the engine keeps its cache
   uint64_t salt = 0;               // of the last ring
   bool own_member = false;         // likewise

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/stage_control.h"
-#include "coordinator/cluster_state.h"
+#include "coordinator/cluster/cluster_state.h"
 
 namespace gyre::testing {
 

@@ -7,7 +7,7 @@
 
 #include "base/ids.h"
 #include "base/memory_counts.h"
-#include "coordinator/scheduler_types.h"
+#include "coordinator/engine/scheduler_types.h"
 #include "tests/testing/draw.h"
 
 namespace gyre::testing {

@@ -49,9 +49,8 @@ class ChoppedLink : public Link {
     link_.reset();
     if (relay_.use_count() == 1) relay_->join();
   }
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
-              const std::function<void()>& while_full) override {
-    return link_->Send(header, parts, deadline, while_full);
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override {
+    return link_->Send(header, parts, deadline);
   }
   StatusOr<Frame> Recv(Deadline deadline) override { return link_->Recv(deadline); }
   void Wake() override { link_->Wake(); }

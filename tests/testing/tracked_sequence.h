@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/ids.h"
-#include "coordinator/scheduler_types.h"
+#include "coordinator/engine/scheduler_types.h"
 #include "tests/testing/simulated_stage.h"
 
 namespace gyre::testing {

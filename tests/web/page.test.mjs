@@ -159,7 +159,7 @@ test('a boundary is dragged in the middle of an answer, whose text stays the sam
     .waitFor();
   await shot(page, 'both-dragged');
   await page.getByRole('button', { name: 'Apply' }).click();
-  await page.getByText(/^Plan \d+ serves: /).waitFor();
+  await page.locator('.change').getByText(/^Plan \d+ serves: /).waitFor();
   assert.ok(
     await page.locator('.answer.writing').isVisible(),
     'the answer ended before the new plan served: raise GYRE_LONG',
@@ -216,7 +216,7 @@ test('a member is drained, undrained and given layers again', async () => {
   const card = page.locator(`[data-member="${name}"]`);
   await button.click();
   await page.getByRole('button', { name: 'Apply' }).click();
-  await page.getByText(`${name} is drained.`).waitFor();
+  await page.locator('.change').getByText(`${name} is drained.`).waitFor();
   await card.getByText('drained').waitFor();
   assert.equal((await status()).members.find((member) => member.name === name).layers, null);
   await shot(page, 'ring-drained');
@@ -226,6 +226,77 @@ test('a member is drained, undrained and given layers again', async () => {
   await page.getByRole('button', { name: 'Apply' }).click();
   await card.getByText('serves').waitFor();
   assert.deepEqual(page.faults, []);
+});
+
+test('beside the chat a low window shows what a drag costs, and the chat keeps its width', async () => {
+  const page = await open(browser, 'both', { viewport: { width: 1366, height: 768 } });
+  const width = () => page.locator('.chat-main').evaluate((element) => element.getBoundingClientRect().width);
+  await message(page).waitFor();
+  const empty = await width();
+  await page.getByRole('slider').first().focus();
+  await page.keyboard.press('ArrowLeft');
+  await page
+    .getByText(/Layers? \d+.* from .* to /)
+    .first()
+    .waitFor();
+  const { y, height } = await page.getByRole('button', { name: 'Apply' }).boundingBox();
+  assert.ok(y >= 0 && y + height <= 768, `Apply is at ${y}`);
+  await page.keyboard.press('Escape');
+  await chooseSettings(page, { 'Max tokens': 3 });
+  await ask(page, kPrompt);
+  assert.equal(await width(), empty);
+  assert.deepEqual(page.faults, []);
+});
+
+test('code has colors', async () => {
+  const page = await open(browser);
+  const content = 'So:\n\n```python\nreturn "<b>x</b>"  # done\n```\n';
+  await page.route('**/v1/chat/completions', (route) =>
+    route.fulfill({
+      contentType: 'text/event-stream',
+      body: `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content }, finish_reason: 'stop' }] })}\n\ndata: [DONE]\n\n`,
+    }),
+  );
+  await ask(page, kPrompt);
+  const code = page.locator('.code-block code');
+  assert.equal(await code.textContent(), 'return "<b>x</b>"  # done');
+  const colors = await code.locator('span').evaluateAll((spans) => spans.map((span) => getComputedStyle(span).color));
+  assert.equal(new Set(colors).size, 3, `the colors are ${colors}`);
+  assert.deepEqual(page.faults, []);
+});
+
+test('a loss is told until it is put away, and the end of the server', async () => {
+  const page = await open(browser);
+  const now = Date.now() / 1000;
+  const event = (number, kind, text, took_ms = null) => ({ number, at: now, kind, member: 'zelkova', plan: 9, took_ms, text });
+  const told = {
+    ...(await status()),
+    events: [event(1, 'lost', 'zelkova was lost: its process ended.'), event(2, 'recovered', 'Plan 9 serves.', 540)],
+  };
+  // The stream ends after this status, and the server gives no other one.
+  let asked = 0;
+  await page.route('**/v1/cluster/events', (route) =>
+    asked++ === 0
+      ? route.fulfill({ contentType: 'text/event-stream', body: `event: status\ndata: ${JSON.stringify(told)}\n\n` })
+      : route.abort('connectionrefused'),
+  );
+  await page.reload();
+  const banner = page.getByRole('alert', { name: 'News of the ring' });
+  await banner.getByText('zelkova was lost: its process ended.').waitFor();
+  await banner.getByText('Plan 9 serves. It took 540 ms.').waitFor();
+  assert.match(await banner.textContent(), /\d\d:\d\d:\d\d/);
+  await page.getByText(/^no answer since \d\d:\d\d:\d\d$/).waitFor();
+  await page.getByRole('link', { name: 'Ring' }).click();
+  await page.getByText(/What is below is what it said last/).waitFor();
+  await page.getByRole('region', { name: 'Events' }).getByText('zelkova was lost').waitFor();
+  assert.deepEqual(await page.locator('.member .state').allTextContents(), told.members.map(() => 'served'));
+  assert.equal(await page.locator('.pill').getByText(/tokens\/s/).count(), 0);
+  assert.ok(await page.getByRole('button', { name: /^Drain / }).first().isDisabled());
+  await shot(page, 'ring-ended');
+  await page.getByRole('button', { name: 'Put this news away' }).click();
+  await banner.waitFor({ state: 'detached' });
+  assert.deepEqual(page.faults, []);
+  await fine(page);
 });
 
 test('the timeline shows steps', async (t) => {

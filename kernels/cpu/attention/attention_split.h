@@ -44,7 +44,7 @@ struct AttentionCall {
   float* out;
   size_t heads, group;    // group: query heads per key-value head (GQA)
   size_t dim, value_dim;  // elements of a key and of a value
-  bool by_tiles;          // use IsaOps::tiles; then a page holds a multiple of kTileRows positions
+  bool by_tiles;          // use IsaOps::tiles
 
   // Query heads for each key-value head of an item.
   size_t Group(const AttentionItem& item) const { return item.queries > 0 ? item.queries : group; }

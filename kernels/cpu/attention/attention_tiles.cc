@@ -16,6 +16,9 @@ constexpr size_t kScoreStride = kSplit + kTileRows;
 
 constexpr size_t Groups(size_t n) { return (n + kTileRows - 1) / kTileRows; }
 
+// Whether the 16 positions of a tile always lie in one page.
+bool WholeTiles(const AttentionCall& call) { return call.pages.block() % kTileRows == 0; }
+
 }  // namespace
 
 size_t TileAttention::Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch) {
@@ -28,6 +31,11 @@ size_t TileAttention::Carve(const AttentionCall& call, size_t most, std::byte* m
   scratch->weights = carver.Take<std::byte>(Groups(block) * kSplitDepth * kTileBytes);
   scratch->keys = carver.Take<std::byte>(Groups(kSplit) * 2 * depth * kTileBytes);
   scratch->values = carver.Take<std::byte>(Groups(call.value_dim) * 2 * kSplitDepth * kTileBytes);
+  if (!WholeTiles(call)) {
+    const size_t elements = kTileRows * std::max(call.dim, call.value_dim);
+    scratch->codes = carver.Take<std::byte>(KvCodeBytes(call.pages.type(), elements));
+    scratch->scales = carver.Take<std::byte>(elements / kKvBlock * sizeof(uint16_t));
+  }
   return carver.used;
 }
 
@@ -81,13 +89,58 @@ Range TileAttention::Any(size_t first, size_t count) const {
   return any;
 }
 
+// Calls f(span, position - first) for the pages that hold positions [from, to) of an item.
+template <typename Fn>
+void TileAttention::ForEachPage(const AttentionItem& item, size_t from, size_t to, const Fn& f) const {
+  const KvRow& row = call_.rows[item.row];  // all rows of the item have this table
+  for (size_t at = from; at < to;) {
+    const size_t n = std::min(to - at, call_.pages.block() - at % call_.pages.block());
+    f(call_.pages.At(row, at, n), at - from);
+    at += n;
+  }
+}
+
+// Copies keys from pages that are smaller than a tile or not aligned to one, so that a row's bits do not depend on the
+// size of pages. The copy looks like a page of 16 positions that begins at position `first`. Only the positions
+// [from, to) are copied, as others may lie in no page.
+KvSpan TileAttention::CopyKeys(const AttentionItem& item, size_t first, size_t from, size_t to) const {
+  const KvType type = call_.pages.type();
+  const size_t bytes = KvHasScales(type) ? 1 : KvCodeBytes(type, 1), lines = KvCodeBytes(type, call_.dim) / bytes,
+               stride = call_.pages.block();
+  ForEachPage(item, from, to, [&](const Pages::PageSpan& span, size_t at) {
+    const KvSpan keys = call_.pages.Keys(span, item.head);
+    at += from - first;
+    for (size_t i = 0; i < lines; ++i) {
+      std::memcpy(scratch_.codes + (i * kTileRows + at) * bytes, keys.values + i * stride * bytes, span.count * bytes);
+    }
+    for (size_t i = 0; keys.scales != nullptr && i < call_.dim / kKvBlock; ++i) {
+      std::memcpy(scratch_.scales + (i * kTileRows + at) * sizeof(uint16_t),
+                  keys.scales + i * stride * sizeof(uint16_t), span.count * sizeof(uint16_t));
+    }
+  });
+  return {type, scratch_.codes, KvHasScales(type) ? scratch_.scales : nullptr};
+}
+
+// Copies the values of positions [from, to), for the same reason.
+KvSpan TileAttention::CopyValues(const AttentionItem& item, size_t from, size_t to) const {
+  const KvType type = call_.pages.type();
+  const size_t bytes = KvCodeBytes(type, call_.value_dim), scales = call_.value_dim / kKvBlock * sizeof(uint16_t);
+  ForEachPage(item, from, to, [&](const Pages::PageSpan& span, size_t at) {
+    const KvSpan values = call_.pages.Values(span, item.head);
+    std::memcpy(scratch_.codes + at * bytes, values.values, span.count * bytes);
+    if (values.scales != nullptr) std::memcpy(scratch_.scales + at * scales, values.scales, span.count * scales);
+  });
+  return {type, scratch_.codes, KvHasScales(type) ? scratch_.scales : nullptr};
+}
+
 // Expands whole tiles. Keys that no query attends to may hold anything, as each position is a column of its own.
 void TileAttention::ExpandKeys(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += kTileRows) {
-    // all rows of the item have this table
-    const Pages::PageSpan span = call_.pages.At(call_.rows[item.row], at, kTileRows);
+    const bool whole = WholeTiles(call_);
+    const KvSpan keys = whole ? call_.pages.Keys(call_.pages.At(call_.rows[item.row], at, kTileRows), item.head)
+                              : CopyKeys(item, at, std::max(at, any.from), std::min(at + kTileRows, any.to));
     std::byte* to = scratch_.keys + at % kSplit / kTileRows * 2 * depth_ * kTileBytes;
-    ops_.tiles->expand_keys(call_.pages.Keys(span, item.head), call_.pages.block(), call_.dim, to,
+    ops_.tiles->expand_keys(keys, whole ? call_.pages.block() : kTileRows, call_.dim, to,
                             has_residual_ ? to + ResidualOffset(depth_) : nullptr);
   }
 }
@@ -99,7 +152,10 @@ void TileAttention::ExpandValues(const AttentionItem& item, Range any) const {
       const size_t from = std::clamp(any.from, half, half + kTileRows),
                    count = std::clamp(any.to, from, half + kTileRows) - from;
       KvSpan values{};
-      if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
+      if (count > 0) {
+        values = WholeTiles(call_) ? call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head)
+                                   : CopyValues(item, from, from + count);
+      }
       std::byte* to =
           scratch_.values + at % kSplit / kTileDepth * kTileBytes + (half - at) / kTileRows * (kTileBytes / 2);
       for (size_t column = 0; column < call_.value_dim; column += kTileRows, to += 2 * kSplitDepth * kTileBytes) {

@@ -13,7 +13,6 @@ class TileAttention {
  public:
   // Scratch bytes that one thread needs for items of at most `most` queries.
   static size_t Bytes(const AttentionCall& call, size_t most);
-  // REQUIRES: a page holds a multiple of kTileRows positions.
   TileAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
   // *partial = attention of the item, which has one key-value head, over this split.
   void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial);
@@ -32,11 +31,17 @@ class TileAttention {
     std::byte* weights;  // tiles of a block's softmax weights, one group of 16 queries after another
     std::byte* keys;     // for each 16 positions: their tiles, then the tiles of the bf16 residuals
     std::byte* values;   // for each 16 elements: the same
+    // A copy of the keys or values of 16 positions, where these lie in several pages.
+    std::byte *codes = nullptr, *scales = nullptr;
   };
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
   void RoundQueries(const AttentionItem& item);
   Range Any(size_t first, size_t count) const;
+  template <typename Fn>
+  void ForEachPage(const AttentionItem& item, size_t from, size_t to, const Fn& f) const;
+  KvSpan CopyKeys(const AttentionItem& item, size_t first, size_t from, size_t to) const;
+  KvSpan CopyValues(const AttentionItem& item, size_t from, size_t to) const;
   void ExpandKeys(const AttentionItem& item, Range any) const;
   void ExpandValues(const AttentionItem& item, Range any) const;
   void Score(const Block& block) const;

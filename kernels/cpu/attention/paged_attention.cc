@@ -21,8 +21,7 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
                          float* out) {
   const size_t heads = Size(params.heads), kv_heads = Size(kv.kv_heads), group = heads / kv_heads,
                dim = Size(kv.head_dim), value_dim = kv.ValueDim();
-  const bool by_tiles = params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr &&
-                        Size(kv.block_size) % kTileRows == 0 && !kv.values_in_keys;
+  const bool by_tiles = params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr && !kv.values_in_keys;
   const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, value_dim, by_tiles};
   // Consecutive rows of one sequence share the keys and values that they read.
   const size_t threads = Size(team_.threads()),

@@ -67,7 +67,7 @@ const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
     ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
-    ops.tile_rows_from = 64;  // with fewer rows VNNI is faster (docs/experiments.md)
+    ops.tile_rows_from = 64;  // with fewer rows VNNI is faster (bench/experiments.md)
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

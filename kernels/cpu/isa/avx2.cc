@@ -86,6 +86,8 @@ const IsaOps* Avx2Ops() {
                               .rms_norm = RmsNorm<V8>,
                               .to_half = ToHalf<V8>,
                               .expand_fp8 = ExpandFp8<V8>,
+                              .largest = LargestOf<V8>,
+                              .sum_exp = SumExp<V8>,
                               .short_conv = ShortConv<V8>,
                               .scan_state = ScanState<V8>,
                               .float_gemm = Gemm<V8>::kOps,

@@ -57,6 +57,17 @@ struct V8 : CopiedTails<V8, 8> {
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
+  using Doubles = __m256d;
+  static constexpr size_t kDoubles = 4;
+  static Doubles LoadDoubles(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
+  static Doubles Splat(double d) { return _mm256_set1_pd(d); }
+  static Doubles Fma(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
+  static Doubles Max(Doubles a, Doubles b) { return _mm256_max_pd(a, b); }
+  static Doubles PowerOf2(Doubles shifted) {
+    const __m256i n = _mm256_slli_epi64(_mm256_castpd_si256(shifted), 52);
+    return _mm256_castsi256_pd(_mm256_add_epi64(n, _mm256_set1_epi64x(int64_t{1023} << 52)));
+  }
+  static void Store(double* p, Doubles v) { _mm256_storeu_pd(p, v); }
   static void Transpose(T (&v)[8]) {
     T t[8];
     for (size_t i = 0; i < 8; i += 4) {  // within 128 bits, four rows at a time

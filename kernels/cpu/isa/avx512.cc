@@ -88,6 +88,8 @@ const IsaOps* Avx512Ops() {
                               .rms_norm = RmsNorm<V16>,
                               .to_half = ToHalf<V16>,
                               .expand_fp8 = ExpandFp8<V16>,
+                              .largest = LargestOf<V16>,
+                              .sum_exp = SumExp<V16>,
                               .short_conv = ShortConv<V16>,
                               .scan_state = ScanState<V16>,
                               .float_gemm = Gemm<V16>::kOps,

@@ -69,6 +69,17 @@ struct V16 {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
   static float Largest(T v) { return _mm512_reduce_max_ps(v); }
+  using Doubles = __m512d;
+  static constexpr size_t kDoubles = 8;
+  static Doubles LoadDoubles(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+  static Doubles Splat(double d) { return _mm512_set1_pd(d); }
+  static Doubles Fma(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
+  static Doubles Max(Doubles a, Doubles b) { return _mm512_max_pd(a, b); }
+  static Doubles PowerOf2(Doubles shifted) {
+    const __m512i n = _mm512_slli_epi64(_mm512_castpd_si512(shifted), 52);
+    return _mm512_castsi512_pd(_mm512_add_epi64(n, _mm512_set1_epi64(int64_t{1023} << 52)));
+  }
+  static void Store(double* p, Doubles v) { _mm512_storeu_pd(p, v); }
   static void Transpose(T (&v)[16]) {
     T t[16];
     for (size_t i = 0; i < 16; i += 4) {  // within 128 bits, four rows at a time

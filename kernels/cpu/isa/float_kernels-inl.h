@@ -5,7 +5,8 @@
 // (attention_kernels-inl.h); T (a register); Bytes (a register of uint8_t); Zero, Load (f32), LoadHalf, LoadBf16,
 // LoadInt8, LoadFp8 (E4M3 / kFp8Unit; NaN or 1.875 for NaN), and the same with Tail (n < kLanes elements, then zeros);
 // Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (the exponent is an integer
-// in float), Store, StoreTail, StoreHalf, Sum, Largest.
+// in float), Store, StoreTail, StoreHalf, Sum, Largest. Doubles is a register of kDoubles f64: LoadDoubles (from f32),
+// Splat, Fma, Max, Store, and PowerOf2 (2^n for n + 1.5 * 2^52).
 #pragma once
 
 #include <bit>
@@ -465,5 +466,46 @@ void ExpandFp8(const std::byte* from, size_t n, float scale, float* out) {
     if ((from[i] & std::byte{0x7F}) == std::byte{0x7F}) out[i] = __builtin_nanf("");
   }
 }
+// IsaOps::largest.
+template <typename V>
+float LargestOf(const float* x, size_t n) {
+  constexpr size_t kChains = 4;
+  const float none = -__builtin_inff();
+  typename V::T most[kChains];
+  for (typename V::T& m : most) m = V::Broadcast(none);
+  size_t i = 0;
+  for (; i + kChains * V::kLanes <= n; i += kChains * V::kLanes) {
+    for (size_t c = 0; c < kChains; ++c) most[c] = V::Max(V::Load(x + i + c * V::kLanes), most[c]);
+  }
+  float largest = V::Largest(V::Max(V::Max(most[0], most[1]), V::Max(most[2], most[3])));
+  for (; i < n; ++i) largest = largest < x[i] ? x[i] : largest;
+  return largest;
+}
+
+// IsaOps::sum_exp.
+template <typename V>
+double SumExp(const float* x, size_t n, double top, double by) {
+  constexpr size_t kChains = 8, kRegisters = kChains / V::kDoubles;
+  typename V::Doubles sums[kRegisters];
+  for (typename V::Doubles& sum : sums) sum = V::Splat(0);
+  const auto add = [&](const float* eight) {
+    for (size_t i = 0; i < kRegisters; ++i) {
+      const typename V::Doubles power = (V::LoadDoubles(eight + i * V::kDoubles) - V::Splat(top)) * V::Splat(by);
+      sums[i] = sums[i] + ExpDoubles<V>(power);
+    }
+  };
+  size_t i = 0;
+  for (; i + kChains <= n; i += kChains) add(x + i);
+  if (i < n) {
+    float rest[kChains];
+    for (float& v : rest) v = -__builtin_inff();
+    __builtin_memcpy(rest, x + i, (n - i) * sizeof(float));
+    add(rest);
+  }
+  double all[kChains];
+  for (size_t r = 0; r < kRegisters; ++r) V::Store(all + r * V::kDoubles, sums[r]);
+  return ((all[0] + all[4]) + (all[2] + all[6])) + ((all[1] + all[5]) + (all[3] + all[7]));
+}
+
 }  // namespace
 }  // namespace gyre::cpu

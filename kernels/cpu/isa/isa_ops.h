@@ -133,6 +133,12 @@ struct IsaOps {
   void (*to_half)(const float* x, size_t n, uint16_t* out);
   // out = Fp8ToFloat of n bytes, times scale.
   void (*expand_fp8)(const std::byte* from, size_t n, float scale, float* out);
+  // The largest of n numbers, without NaN; -infinity if there is none.
+  float (*largest)(const float* x, size_t n);
+  // The sum over i of exp((x[i] - top) * by). It is added in eight chains and these in a fixed order: the same bits on
+  // every ISA. Relative error about 1e-14; what is below exp(-708) counts as that. NaN gives NaN. REQUIRES: x[i] <= top
+  // < infinity, by >= 0.
+  double (*sum_exp)(const float* x, size_t n, double top, double by);
   // Backend::ShortConv of n channels from params' pointers on, for `count` rows of one sequence.
   void (*short_conv)(const float* x, size_t stride, size_t count, size_t n, const ShortConvParams& params, float* state,
                      float* out);

@@ -240,6 +240,8 @@ constexpr IsaOps kOps = {.dot = Dot<V4>,
                          .rms_norm = RmsNorm<V4>,
                          .to_half = ToHalf<V4>,
                          .expand_fp8 = ExpandFp8<V4>,
+                         .largest = LargestOf<V4>,
+                         .sum_exp = SumExp<V4>,
                          .short_conv = ShortConv<V4>,
                          .scan_state = ScanState<V4>,
                          .float_gemm = Gemm<V4>::kOps};

@@ -51,6 +51,17 @@ struct V4 : CopiedTails<V4, 4> {
     return vget_lane_f32(vpadd_f32(s, s), 0);
   }
   static float Largest(T v) { return vmaxvq_f32(v); }
+  using Doubles = float64x2_t;
+  static constexpr size_t kDoubles = 2;
+  static Doubles LoadDoubles(const float* p) { return vcvt_f64_f32(vld1_f32(p)); }
+  static Doubles Splat(double d) { return vdupq_n_f64(d); }
+  static Doubles Fma(Doubles a, Doubles b, Doubles c) { return vfmaq_f64(c, a, b); }
+  static Doubles Max(Doubles a, Doubles b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
+  static Doubles PowerOf2(Doubles shifted) {
+    const int64x2_t n = vshlq_n_s64(vreinterpretq_s64_f64(shifted), 52);
+    return vreinterpretq_f64_s64(vaddq_s64(n, vdupq_n_s64(int64_t{1023} << 52)));
+  }
+  static void Store(double* p, Doubles v) { vst1q_f64(p, v); }
   static void Transpose(T (&v)[4]) {
     const float32x4x2_t low = vzipq_f32(v[0], v[2]), high = vzipq_f32(v[1], v[3]);
     const float32x4x2_t first = vzipq_f32(low.val[0], high.val[0]), second = vzipq_f32(low.val[1], high.val[1]);

@@ -12,7 +12,7 @@ bool HasAvxVnni();
 // REQUIRES: the processor has AVX-512, whose registers the system saves.
 bool HasAvx512Vbmi();
 // IsaOps::streams. AMD's processors read one panel after the other faster than four at once, others the reverse
-// (docs/experiments.md).
+// (bench/experiments.md).
 size_t PanelStreams();
 // The distance in bytes at which products of few rows prefetch in each of their streams, for one stream and for four.
 inline constexpr size_t kOneAhead = 8192, kFourAhead = 2048;

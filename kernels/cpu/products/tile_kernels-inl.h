@@ -327,7 +327,7 @@ void StoreSums(const OutputTile& c) {
 // One tile of k onto R x C tiles of sums, numbers 0 to 3. If the other hardware thread of a core is busy, each has half
 // of the physical tile registers. If all eight named ones held values, no physical one would be free to load into
 // before the products finish. Therefore a and b share three numbers, and tiles that are no longer needed are zeroed, as
-// zeros need no physical register (docs/experiments.md).
+// zeros need no physical register (bench/experiments.md).
 template <typename Tiles, size_t R, size_t C>
 [[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b,
                                                 size_t b_stride) {

@@ -5,6 +5,7 @@ import { Store } from '../lib/store';
 import {
   type Conversation,
   type Ending,
+  type Sampling,
   type Stats,
   type Turn,
   askAgain,
@@ -12,6 +13,8 @@ import {
   changeTurn,
   editTurn,
   requestOf,
+  kServerSampling,
+  serversSampling,
 } from './conversation';
 import type { Conversations } from './conversations';
 
@@ -84,12 +87,14 @@ export class Answers {
   // The conversations that have an answer on the way, and how to stop it.
   readonly running = new Store<ReadonlyMap<string, AbortController>>(new Map());
   readonly models = new Store<string[]>([]);
+  readonly defaults = new Store<Sampling>(kServerSampling); // the server's, where nothing is set
 
   constructor(private readonly conversations: Conversations) {}
 
   async loadModels(): Promise<void> {
-    const list = await getJson<{ data?: { id: string }[] }>('/v1/models').catch(() => null);
+    const list = await getJson<{ data?: { id: string; default_sampling?: unknown }[] }>('/v1/models').catch(() => null);
     if (list?.data) this.models.set(list.data.map((model) => model.id));
+    if (list?.data) this.defaults.set(serversSampling(list.data[0]?.default_sampling));
   }
 
   say(id: string, text: string): void {

@@ -86,6 +86,7 @@ export function ChatView({ conversations, answers }: Props) {
   const kept = useStore(conversations.store);
   const running = useStore(answers.running);
   const models = useStore(answers.models);
+  const defaults = useStore(answers.defaults);
   const [panel, setPanel] = useState<'' | 'list' | 'settings'>('');
   const conversation = kept.conversations.find((c) => c.id === kept.current)!;
   const busy = running.has(conversation.id);
@@ -126,6 +127,7 @@ export function ChatView({ conversations, answers }: Props) {
         <SettingsForm
           conversation={conversation}
           models={models}
+          defaults={defaults}
           onChange={(change) => conversations.change(conversation.id, change, true)}
           onDone={close}
         />

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import {
+  serversSampling,
   type Conversation,
   ask,
   askAgain,
@@ -88,4 +89,11 @@ describe('a conversation', () => {
       sampling: { temperature: null },
     });
   });
+});
+
+it('reads what the server takes by itself', () => {
+  const told = { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0, repetition_penalty: 1, seed: 5 };
+  const none = { temperature: null, top_p: null, top_k: null, min_p: null, max_tokens: null, seed: null };
+  expect(serversSampling(told)).toEqual({ ...none, temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0 });
+  for (const other of [null, undefined, {}, { temperature: 'hot' }]) expect(serversSampling(other)).toEqual(none);
 });

@@ -20,6 +20,12 @@ export const kServerSampling: Sampling = {
   seed: null,
 };
 
+// What the server takes where nothing is set, from `default_sampling` of a model in its list; null: it does not say.
+export function serversSampling(told: unknown): Sampling {
+  const { temperature, top_p, top_k, min_p } = readSampling(told);
+  return { ...kServerSampling, temperature, top_p, top_k, min_p };
+}
+
 export interface Stats {
   promptTokens: number;
   cachedTokens: number;

@@ -4,6 +4,7 @@ import { type Conversation, type Sampling, kServerSampling } from './conversatio
 interface Props {
   conversation: Conversation;
   models: string[];
+  defaults: Sampling; // what the server takes where nothing is set
   onChange: (change: (c: Conversation) => Conversation) => void;
   onDone: () => void;
 }
@@ -60,10 +61,12 @@ export function settingsInWords(conversation: Conversation): string {
 function NumberField({
   field,
   value,
+  byDefault,
   onChange,
 }: {
   field: Field;
   value: number | null;
+  byDefault: number | null;
   onChange: (value: number | null) => void;
 }) {
   const id = `setting-${field.name}`;
@@ -83,7 +86,7 @@ function NumberField({
         max={field.max}
         step={field.step}
         value={value ?? ''}
-        placeholder="server’s choice"
+        placeholder={byDefault === null ? 'server’s choice' : `server’s choice: ${byDefault}`}
         aria-describedby={`${id}-hint`}
         onInput={onInput}
       />
@@ -92,7 +95,7 @@ function NumberField({
   );
 }
 
-export function SettingsForm({ conversation, models, onChange, onDone }: Props) {
+export function SettingsForm({ conversation, models, defaults, onChange, onDone }: Props) {
   const setSampling = (name: keyof Sampling, value: number | null) =>
     onChange((c) => ({ ...c, sampling: { ...c.sampling, [name]: value } }));
   return (
@@ -133,6 +136,7 @@ export function SettingsForm({ conversation, models, onChange, onDone }: Props) 
             key={field.name}
             field={field}
             value={conversation.sampling[field.name]}
+            byDefault={defaults[field.name]}
             onChange={(value) => setSampling(field.name, value)}
           />
         ))}

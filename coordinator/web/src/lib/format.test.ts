@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { bytes, milliseconds, percent, plural } from './format';
+import { bytes, middleCut, milliseconds, percent, plural } from './format';
 
 it('shows bytes in units that stay short', () => {
   expect([0, 999, 999.6, 1000, 123456, 99_950_000, 8e9].map(bytes)).toEqual([
@@ -30,4 +30,13 @@ it('counts in words', () => {
   expect(plural(1, 'token')).toBe('1 token');
   expect(plural(12345, 'token')).toBe('12,345 tokens');
   expect(percent(1.7)).toBe('100%');
+});
+
+it('cuts long names in the middle', () => {
+  expect(middleCut('amber', 18)).toBe('amber');
+  const [a, b] = ['a', 'b'].map((end) => middleCut(`cedar-with-a-longhostname-rack12-${end}`, 18));
+  expect(a).toHaveLength(18);
+  expect(a!.startsWith('cedar')).toBe(true);
+  expect(a!.endsWith('rack12-a')).toBe(true);
+  expect(a).not.toBe(b);
 });

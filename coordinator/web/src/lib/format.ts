@@ -44,6 +44,14 @@ export function plural(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;
 }
 
+// At most `limit` characters; what is left out is in the middle, as names of one rack differ at their end.
+export function middleCut(text: string, limit: number): string {
+  const letters = [...text];
+  if (letters.length <= limit) return text;
+  const end = Math.ceil((limit - 1) * 0.6);
+  return `${letters.slice(0, limit - 1 - end).join('')}…${letters.slice(-end).join('')}`;
+}
+
 export function clock(unixSeconds: number): string {
   return new Date(unixSeconds * 1000).toLocaleTimeString('en-GB');
 }

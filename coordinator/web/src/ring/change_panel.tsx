@@ -125,13 +125,14 @@ function RangesField({
 
 interface Props {
   planned: Planned;
+  locked: boolean;
   shares: Share[];
   names: string[]; // of the members that can take layers
   layers: number;
   onEven: (() => void) | null;
 }
 
-export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
+export function ChangePanel({ planned, locked, shares, names, layers, onEven }: Props) {
   const { change, preview, fault, applying, outcome } = planned;
   const refused = preview?.members.some((member) => !member.fits) ?? false;
   const panel = useRef<HTMLElement>(null);
@@ -142,7 +143,7 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
     panel.current!.focus();
   }, [change]);
   return (
-    <section ref={panel} class="card change" aria-label="Change of the plan" tabIndex={-1}>
+    <section ref={panel} class={change ? 'card change planned' : 'card change'} aria-label="Change of the plan" tabIndex={-1}>
       <h2>{change ? titleOf(change) : 'Change the plan'}</h2>
       {!change && (
         <p class="hint">
@@ -156,7 +157,7 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
           shares={planned.draft ?? shares}
           names={names}
           layers={layers}
-          locked={applying}
+          locked={locked}
           onSketch={planned.sketch}
         />
       )}
@@ -167,7 +168,7 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
       </p>
       <div class="row">
         {change && (
-          <button type="button" class="primary" disabled={applying || refused || !preview} onClick={planned.apply}>
+          <button type="button" class="primary" disabled={locked || refused || !preview} onClick={planned.apply}>
             {applying ? 'Applying…' : 'Apply'}
           </button>
         )}
@@ -177,7 +178,7 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
           </button>
         )}
         {!change && onEven && (
-          <button type="button" onClick={onEven}>
+          <button type="button" disabled={locked} onClick={onEven}>
             Spread evenly
           </button>
         )}

@@ -21,4 +21,11 @@ it('puts members into words', () => {
   const member = (state: string, why = '') => stateInWords({ state, why } as Member);
   expect(member('left_out', 'its link broke')).toBe('left out: its link broke');
   expect(member('idle')).toBe('has no layers');
+  const before = (state: string) => stateInWords({ state, why: '' } as Member, '15:03:12');
+  expect(['serving', 'idle', 'drained', 'left_out'].map(before)).toEqual([
+    'served',
+    'had no layers',
+    'was drained',
+    'was left out',
+  ]);
 });

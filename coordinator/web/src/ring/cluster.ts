@@ -1,5 +1,7 @@
 // What the server says about its ring, and what it answers to a change. Layers count from 0, both ends inclusive.
 
+import type { ClusterEvent } from './events';
+
 export interface Layers {
   first: number;
   last: number;
@@ -10,6 +12,7 @@ export interface Sent {
   rows: number;
   bytes: number;
   bytes_per_second: number;
+  rows_per_second?: number; // older servers do not say it
   latency_ms: number | null;
 }
 
@@ -59,6 +62,7 @@ export interface HistoryEntry {
   ranges: string;
   at: number; // seconds since 1970
   took_ms: number;
+  paused_ms?: number; // for which the ring gave no results before the plan served
   pages_moved: number;
   result: string;
 }
@@ -95,6 +99,7 @@ export interface ClusterStatus {
   };
   plans: { made: number; aborted: number; lost: number };
   history: HistoryEntry[];
+  events?: ClusterEvent[];
 }
 
 export interface Move {
@@ -142,16 +147,17 @@ export function layersInWords(layers: Layers | null): string {
   return layers.first === layers.last ? `layer ${layers.first}` : `layers ${layers.first}–${layers.last}`;
 }
 
-export function stateInWords(member: Member): string {
+// `stale`: nothing is known since then, so it is what was.
+export function stateInWords(member: Member, stale = ''): string {
   switch (member.state) {
     case 'serving':
-      return 'serves';
+      return stale ? 'served' : 'serves';
     case 'idle':
-      return 'has no layers';
+      return stale ? 'had no layers' : 'has no layers';
     case 'drained':
-      return 'drained';
+      return stale ? 'was drained' : 'drained';
     case 'left_out':
-      return member.why ? `left out: ${member.why}` : 'left out';
+      return `${stale ? 'was left out' : 'left out'}${member.why ? `: ${member.why}` : ''}`;
     default:
       return member.state;
   }

@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest';
 import type { ClusterStatus } from './cluster';
-import { type Feed, kSamples, nextFeed } from './feed';
+import { type Feed, kSamples, nextFeed, staleSince } from './feed';
 
-const empty: Feed = { status: null, samples: [], rowRates: {}, fault: 'silent' };
+const empty: Feed = { status: null, samples: [], rowRates: {}, fault: 'silent', heardAt: 0 };
 
 function status(rows: number, tokensPerSecond = 0): ClusterStatus {
   return {
@@ -43,4 +43,17 @@ it('takes news between the seconds as the latest, without a point of its own', (
 it('shows no rate for a worker that started again', () => {
   const feed = nextFeed(nextFeed(empty, status(500), 1), status(3), 2);
   expect(feed.rowRates).toEqual({});
+});
+
+it('knows since when its news is old', () => {
+  expect(staleSince(empty)).toBe('');
+  const fresh = nextFeed(empty, status(1), new Date(2026, 4, 7, 15, 3, 12).getTime() / 1000);
+  expect(staleSince(fresh)).toBe('');
+  expect(staleSince({ ...fresh, fault: 'The server does not answer.' })).toBe('15:03:12');
+});
+
+it('takes rows a second from the server where it says them', () => {
+  const feed = nextFeed(empty, status(0), 0);
+  const said = { ...status(10), members: [{ name: 'a', sent: { rows: 10, rows_per_second: 7 } }] };
+  expect(nextFeed(feed, said as unknown as ClusterStatus, 2).rowRates).toEqual({ a: 7 });
 });

@@ -1,5 +1,6 @@
 // The ring's news: one stream of events, opened again when it breaks, and the last minutes of what it said.
 import { ApiError, apiKey, explain, isAbort, request } from '../lib/api';
+import { clock } from '../lib/format';
 import { readEvents } from '../lib/sse';
 import { Store } from '../lib/store';
 import type { ClusterStatus } from './cluster';
@@ -20,7 +21,11 @@ export interface Feed {
   samples: Sample[]; // oldest first
   rowRates: Record<string, number>; // rows a second that each member sent
   fault: string; // why no news comes, or ""
+  heardAt: number; // when the status came, in seconds since 1970
 }
+
+// The time of the last news where no more come, else "": what the page shows is what was then.
+export const staleSince = (feed: Feed): string => (feed.fault && feed.status ? clock(feed.heardAt) : '');
 
 export const kSamples = 300;
 const kUnseenMs = 20000;
@@ -51,6 +56,7 @@ export function nextFeed(feed: Feed, status: ClusterStatus, at: number): Feed {
     samples: samples.slice(-kSamples),
     rowRates: replace ? feed.rowRates : rowRates(feed, status, at),
     fault: '',
+    heardAt: at,
   };
 }
 
@@ -59,6 +65,10 @@ function rowRates(feed: Feed, status: ClusterStatus, at: number): Record<string,
   const rates: Record<string, number> = {};
   for (const member of status.members) {
     const before = feed.status?.members.find((other) => other.name === member.name);
+    if (member.sent?.rows_per_second !== undefined) {
+      rates[member.name] = member.sent.rows_per_second;
+      continue;
+    }
     const rows = (member.sent?.rows ?? 0) - (before?.sent?.rows ?? 0);
     if (before && seconds > 0 && rows >= 0) rates[member.name] = rows / seconds;
   }
@@ -66,7 +76,7 @@ function rowRates(feed: Feed, status: ClusterStatus, at: number): Record<string,
 }
 
 export class ClusterFeed {
-  readonly store = new Store<Feed>({ status: null, samples: [], rowRates: {}, fault: '' });
+  readonly store = new Store<Feed>({ status: null, samples: [], rowRates: {}, fault: '', heardAt: 0 });
   private abort = new AbortController();
 
   // Runs until the page closes. A new API key starts it again at once. A page that nobody sees gives its connection

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { anchorAt, angleOf, arcPath, bandPath, kGap, layerAt, pointAt, shareAngles } from './geometry';
+import { anchorAt, angleOf, arcPath, bandPath, insetRadius, kGap, layerAt, pointAt, shareAngles } from './geometry';
 
 const center = { x: 100, y: 50 };
 
@@ -45,4 +45,13 @@ describe('the ring', () => {
   it('lets words grow away from it', () => {
     expect([0, 90, 180, 270, 359].map(anchorAt)).toEqual(['middle', 'start', 'middle', 'end', 'middle']);
   });
+});
+
+it('keeps a box inside of a circle, and as near to it as it goes', () => {
+  for (let angle = 0; angle < 360; angle += 15) {
+    const radius = insetRadius(120, angle, 50, 28);
+    const { x, y } = pointAt({ x: 0, y: 0 }, radius, angle);
+    const corner = Math.hypot(Math.abs(x) + 25, Math.abs(y) + 14);
+    expect(corner).toBeCloseTo(120, 6);
+  }
 });

@@ -61,3 +61,14 @@ export function anchorAt(angle: number): 'start' | 'middle' | 'end' {
   if (turn < 12 || turn > 348 || (turn > 168 && turn < 192)) return 'middle';
   return turn < 180 ? 'start' : 'end';
 }
+
+// How far from the middle a box of `width` by `height` has its center at an angle, so that all of it lies inside of a
+// circle of `radius`.
+export function insetRadius(radius: number, angle: number, width: number, height: number): number {
+  const radians = ((angle - 90) * Math.PI) / 180;
+  const [x, y] = [Math.abs(Math.cos(radians)), Math.abs(Math.sin(radians))];
+  // The farthest corner lies at (r x + width / 2, r y + height / 2).
+  const along = (x * width + y * height) / 2;
+  const corner = (width * width + height * height) / 4;
+  return Math.max(-along + Math.sqrt(Math.max(along * along + radius * radius - corner, 0)), 0);
+}

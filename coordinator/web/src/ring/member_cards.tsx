@@ -5,6 +5,7 @@ import { hueClass } from './hues';
 interface Props {
   status: ClusterStatus;
   rowRates: Record<string, number>;
+  stale: string; // the time of the last news where no more come
   locked: boolean;
   onChange: (change: Change) => void;
   onAdd: (name: string) => void;
@@ -37,7 +38,7 @@ function Fact({ name, value }: { name: string; value: string }) {
   );
 }
 
-function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'rowRates'> & { member: Member }) {
+function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'rowRates' | 'stale'> & { member: Member }) {
   const { name } = member;
   if (member.state === 'drained') {
     return (
@@ -93,6 +94,7 @@ function Card({
   member,
   number,
   rows,
+  stale,
   ...rest
 }: Omit<Props, 'status' | 'rowRates'> & { member: Member; number: number; rows?: number }) {
   const machine = [
@@ -108,8 +110,8 @@ function Card({
         <span class="member-number" aria-hidden="true">
           {member.layers ? number : '–'}
         </span>
-        <h3>{member.name}</h3>
-        <span class={`state state-${member.state}`}>{stateInWords(member)}</span>
+        <h3 title={member.name}>{member.name}</h3>
+        <span class={`state state-${member.state}`}>{stateInWords(member, stale)}</span>
       </div>
       <p class="machine">{machine.join(' · ')}</p>
       <MemoryBar member={member} />

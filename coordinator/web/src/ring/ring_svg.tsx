@@ -1,9 +1,9 @@
 // The ring: an arc for each member, as long as its layers are many, and a handle on each boundary.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { count, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
+import { count, middleCut, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
 import { BoundaryHandle } from './boundary_handle';
 import { type ClusterStatus, type Member, layersInWords } from './cluster';
-import { type Point, anchorAt, angleOf, arcPath, bandPath, pointAt, shareAngles } from './geometry';
+import { type Point, anchorAt, angleOf, arcPath, bandPath, insetRadius, pointAt, shareAngles } from './geometry';
 import { hueClass } from './hues';
 import { type Share, movedLayers } from './shares';
 
@@ -19,12 +19,15 @@ export interface Frame {
 
 const kWide: Frame = { width: 760, height: 530, center: { x: 380, y: 254 }, outer: 200, inner: 157, labels: true };
 const kCompact: Frame = { width: 400, height: 400, center: { x: 200, y: 198 }, outer: 166, inner: 126, labels: false };
+const kFlowInset = 22; // from the band to the dotted circle
+const kLinkLetter = 6.4; // the width of a letter of what links say
 const kBusyTrack = 8; // the outermost part of the band, which fills with the busy share
 
 interface Props {
   status: ClusterStatus;
   shares: Share[]; // as they serve
   draft: Share[]; // as they are drawn
+  stale: string; // the time of the last news where no more come
   locked: boolean;
   onMove: (boundary: number, place: number) => void;
   onUndo: () => void;
@@ -108,7 +111,8 @@ function Label({
   return (
     <g class={`arc-label ${hueClass(share.name)}`}>
       <text class="arc-name" x={at.x} y={y} text-anchor={anchor}>
-        {`${number} ${share.name.length > 16 ? `${share.name.slice(0, 15)}…` : share.name}`}
+        <title>{share.name}</title>
+        {`${number} ${middleCut(share.name, 18)}`}
       </text>
       {lines.map((line, i) => (
         <text key={i} class="arc-facts" x={at.x} y={y + 16 * (i + 1)} text-anchor={anchor}>
@@ -134,9 +138,12 @@ function LinkLabel({
   brief: boolean;
 }) {
   if (!member?.sent) return null;
-  const at = pointAt(frame.center, frame.inner - 46, angleOf(share.last + 1, layers));
   const lines = [milliseconds(member.sent.latency_ms)];
   if (!brief) lines.push(rate(member.sent.bytes_per_second));
+  const angle = angleOf(share.last + 1, layers);
+  const width = Math.max(...lines.map((line) => line.length)) * kLinkLetter;
+  const radius = insetRadius(frame.inner - kFlowInset - 9, angle, width, lines.length * 14);
+  const at = pointAt(frame.center, radius, angle);
   return (
     <text class="link-label" x={at.x} y={at.y - (brief ? 0 : 7)}>
       {lines.map((line, i) => (
@@ -168,10 +175,22 @@ function Moved({ frame, shares, draft, layers }: { frame: Frame; shares: Share[]
   );
 }
 
-function Middle({ frame, status }: { frame: Frame; status: ClusterStatus }) {
+function Middle({ frame, status, stale }: { frame: Frame; status: ClusterStatus; stale: string }) {
   const { x, y } = frame.center;
   const { engine } = status;
   const running = engine.prefill + engine.decode;
+  if (stale) {
+    return (
+      <g class="middle">
+        <text class="middle-unit" x={x} y={y - 6}>
+          no answer since
+        </text>
+        <text class="middle-queue" x={x} y={y + 12}>
+          {stale}
+        </text>
+      </g>
+    );
+  }
   return (
     <g class="middle">
       <text class="middle-number" x={x} y={y - 8}>
@@ -190,12 +209,13 @@ function Middle({ frame, status }: { frame: Frame; status: ClusterStatus }) {
   );
 }
 
-function ringInWords(status: ClusterStatus, shares: Share[]): string {
+function ringInWords(status: ClusterStatus, shares: Share[], stale: string): string {
   const parts = shares.map((share) => {
     const member = status.members.find((m) => m.name === share.name);
     return `${share.name} has layers ${share.first} to ${share.last} and is ${percent(member?.busy ?? 0)} busy`;
   });
-  return `The ring of ${shares.length} members: ${parts.join('; ')}.`;
+  const then = stale ? `, as it was at ${stale}` : '';
+  return `The ring of ${shares.length} members${then}: ${parts.join('; ')}.`;
 }
 
 // The frame that fits the width at hand.
@@ -210,13 +230,13 @@ function useFrame(): [preact.RefObject<HTMLDivElement>, Frame] {
   return [box, compact ? kCompact : kWide];
 }
 
-export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props) {
+export function RingSvg({ status, shares, draft, stale, locked, onMove, onUndo }: Props) {
   const [box, frame] = useFrame();
   const layers = status.model?.layers ?? 0;
   const memberOf = (name: string) => status.members.find((member) => member.name === name);
   const brief = draft.length > 7;
   const top = pointAt(frame.center, (frame.inner + frame.outer) / 2, 0);
-  const flowing = status.engine.tokens_per_second > 0 || status.engine.prefill + status.engine.decode > 0;
+  const flowing = !stale && (status.engine.tokens_per_second > 0 || status.engine.prefill + status.engine.decode > 0);
   return (
     <div ref={box} class="ring-drawing">
       <svg viewBox={`0 0 ${frame.width} ${frame.height}`} class={frame.labels ? 'ring' : 'ring compact'}>
@@ -225,12 +245,12 @@ export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props
             <rect class="hatch-line" width="3" height="7" />
           </pattern>
         </defs>
-        <g role="img" aria-label={ringInWords(status, shares)}>
+        <g role="img" aria-label={ringInWords(status, shares, stale)}>
           <circle
             class={flowing ? 'flow flowing' : 'flow'}
             cx={frame.center.x}
             cy={frame.center.y}
-            r={frame.inner - 22}
+            r={frame.inner - kFlowInset}
           />
           {draft.map((share) => (
             <Arc key={share.name} frame={frame} share={share} layers={layers} member={memberOf(share.name)} />
@@ -262,6 +282,7 @@ export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props
               />
             ))}
           {frame.labels &&
+            !stale &&
             draft.map((share) => (
               <LinkLabel
                 key={share.name}
@@ -272,7 +293,7 @@ export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props
                 brief={brief}
               />
             ))}
-          <Middle frame={frame} status={status} />
+          <Middle frame={frame} status={status} stale={stale} />
         </g>
         {draft.slice(0, -1).map((_, i) => (
           <BoundaryHandle

@@ -2,9 +2,11 @@ import { useStore } from '../lib/store';
 import { plural } from '../lib/format';
 import { ChangePanel } from './change_panel';
 import { type ClusterStatus, hasDryRun } from './cluster';
-import type { ClusterFeed, Feed } from './feed';
+import { EventList } from './event_list';
+import { type ClusterFeed, type Feed, staleSince } from './feed';
 import { Graphs } from './graphs';
 import { History } from './history';
+import { IdleMembers } from './idle_members';
 import { MemberCards } from './member_cards';
 import { ProposalCard } from './proposal_card';
 import { RingSvg } from './ring_svg';
@@ -12,11 +14,12 @@ import { addMember, evenShares, moveBoundary, parseRanges, sameShares, sharesOf 
 import { TimelineCard } from './timeline';
 import { type Planned, useChange } from './use_change';
 
-function modelInWords(status: ClusterStatus): string {
+function modelInWords(status: ClusterStatus, stale: string): string {
   const { model, plan } = status;
   if (!model) return 'No model is loaded.';
   const words = `${model.id}: ${model.architecture}, ${plural(model.layers, 'layer')}, KV in ${model.kv_type}`;
-  return plan ? `${words}. Plan ${plan.number} serves.` : `${words}.`;
+  if (!plan) return `${words}.`;
+  return `${words}. Plan ${plan.number} ${stale ? `served at ${stale}` : 'serves'}.`;
 }
 
 // The sketch as shares; back where it began it is no change.
@@ -32,29 +35,33 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
   const layers = status.model?.layers ?? 0;
   const names = status.members.filter((m) => m.state === 'serving' || m.state === 'idle').map((m) => m.name);
   const even = evenShares(shares);
+  const stale = staleSince(feed);
+  const locked = planned.applying || stale !== '';
   const sketch = (next: typeof shares) => sketchTo(planned, shares, next);
   const add = (name: string) => {
     const next = addMember(draft, name);
     if (next) sketch(next);
   };
   return (
-    <div class="ring-grid">
+    <div class={stale ? 'ring-grid stale' : 'ring-grid'}>
       <div class="ring-stage">
         {shares.length > 0 ? (
           <RingSvg
             status={status}
             shares={shares}
             draft={draft}
-            locked={planned.applying}
+            stale={stale}
+            locked={locked}
             onMove={(boundary, place) => sketch(moveBoundary(draft, boundary, place))}
             onUndo={planned.undo}
           />
         ) : (
           <div class="empty">
-            <h2>No plan serves yet</h2>
+            <h2>{status.history.length > 0 ? 'No plan serves' : 'No plan serves yet'}</h2>
             <p>{status.state}</p>
           </div>
         )}
+        <IdleMembers members={status.members} stale={stale} />
         <p class="legend">
           <span class="legend-busy">outer edge: busy</span>
           <span class="legend-layers">band: layers</span>
@@ -66,7 +73,7 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
           <ProposalCard
             proposal={status.proposal}
             automatic={status.rebalance === 'auto'}
-            locked={planned.applying}
+            locked={locked}
             onLook={(ranges) => {
               const parsed = parseRanges(ranges, names, layers);
               if (typeof parsed !== 'string') sketch(parsed);
@@ -76,6 +83,7 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
         {shares.length > 0 && (
           <ChangePanel
             planned={planned}
+            locked={locked}
             shares={shares}
             names={names}
             layers={layers}
@@ -84,18 +92,20 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
             }
           />
         )}
+        <EventList events={status.events ?? []} />
       </div>
       <div class="ring-below">
+        <History entries={status.history} />
         <MemberCards
           status={status}
           rowRates={feed.rowRates}
-          locked={planned.applying}
+          stale={stale}
+          locked={locked}
           onChange={(change) => (hasDryRun(change) ? planned.propose(change) : planned.run(change))}
           onAdd={add}
         />
         <Graphs samples={feed.samples} />
-        <TimelineCard />
-        <History entries={status.history} />
+        <TimelineCard order={shares.map((share) => share.name)} />
       </div>
     </div>
   );
@@ -103,15 +113,17 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
 
 export function RingView({ feed }: { feed: ClusterFeed }) {
   const news = useStore(feed.store);
+  const stale = staleSince(news);
   return (
     <section class="ring-page" aria-label="The ring">
       <div class="ring-head">
         <h1>The ring</h1>
-        {news.status && <p>{modelInWords(news.status)}</p>}
+        {news.status && <p>{modelInWords(news.status, stale)}</p>}
       </div>
       {news.fault && (
         <p class="fault" role="alert">
           {news.fault}
+          {stale && ` What is below is what it said last, at ${stale}.`}
         </p>
       )}
       {news.status ? (

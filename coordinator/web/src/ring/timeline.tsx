@@ -1,14 +1,14 @@
 // The steps as they go round: a line for each member, a bar for each step that it computes.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ApiError, explain, getJson } from '../lib/api';
-import { milliseconds } from '../lib/format';
+import { middleCut, milliseconds } from '../lib/format';
 import { Icon } from '../shell/icon';
 import { color, watchColors } from '../shell/theme';
-import { type Bar, type Timeline, changeWindow, lastSteps, timelineInWords, timelineOf } from './trace';
+import { type Bar, type Timeline, changeWindow, inRingOrder, lastSteps, timelineInWords, timelineOf } from './trace';
 
 const kSeconds = 2;
 const kLane = 26;
-const kNames = 96;
+const kMostNames = 190; // the widest column of names
 const kAxis = 20;
 
 interface Window {
@@ -20,6 +20,7 @@ function drawLane(
   context: CanvasRenderingContext2D,
   bars: Bar[],
   y: number,
+  names: number,
   width: number,
   window: Window,
   colors: Record<string, string>,
@@ -35,7 +36,7 @@ function drawLane(
     const step = bar.kind === 'step';
     context.fillStyle = step ? colors[`step${Math.abs(bar.step) % 4}`]! : colors[bar.kind]!;
     context.fillRect(
-      kNames + left,
+      names + left,
       step ? y + 4 : y + kLane - 6,
       Math.max(right - left, step ? 1 : 0.5),
       step ? kLane - 11 : 3,
@@ -43,8 +44,23 @@ function drawLane(
     const label = `${bar.step}${bar.rows > 0 ? ` · ${bar.rows}` : ''}`;
     if (!step || right - left < label.length * 6.4 + 6) continue;
     context.fillStyle = colors.ink!;
-    context.fillText(label, kNames + left + 4, y + kLane / 2 - 1);
+    context.fillText(label, names + left + 4, y + kLane / 2 - 1);
   }
+}
+
+// Without what is known of the member's clock, which the description of the picture has.
+const shortName = (name: string): string => name.replace(/ \(clock .*\)$/, '');
+
+// The text, or as much of its beginning and its end as the width has room for.
+function fitting(context: CanvasRenderingContext2D, text: string, width: number): string {
+  let limit = text.length;
+  while (limit > 3 && context.measureText(middleCut(text, limit)).width > width) limit--;
+  return middleCut(text, limit);
+}
+
+function namesWidth(context: CanvasRenderingContext2D, timeline: Timeline, width: number): number {
+  const widest = Math.max(...timeline.lanes.map((lane) => context.measureText(shortName(lane.name)).width));
+  return Math.min(widest + 12, kMostNames, width * 0.3);
 }
 
 function draw(canvas: HTMLCanvasElement, timeline: Timeline, window: Window) {
@@ -61,16 +77,17 @@ function draw(canvas: HTMLCanvasElement, timeline: Timeline, window: Window) {
   const colors: Record<string, string> = { ink: color('--on-step'), send: color('--line-b'), wait: color('--rule') };
   for (let i = 0; i < 4; i++) colors[`step${i}`] = color(`--step-${i}`);
   const [faint, rule] = [color('--faint'), color('--rule')];
+  const names = namesWidth(context, timeline, width);
   timeline.lanes.forEach((lane, i) => {
     context.fillStyle = rule;
-    context.fillRect(kNames, i * kLane + kLane - 1, width - kNames, 1);
-    drawLane(context, lane.bars, i * kLane, width - kNames, window, colors);
+    context.fillRect(names, i * kLane + kLane - 1, width - names, 1);
+    drawLane(context, lane.bars, i * kLane, names, width - names, window, colors);
     context.fillStyle = faint;
-    context.fillText(lane.name, 0, i * kLane + kLane / 2 - 1, kNames - 8);
+    context.fillText(fitting(context, shortName(lane.name), names - 10), 0, i * kLane + kLane / 2 - 1);
   });
   const y = timeline.lanes.length * kLane + kAxis / 2 + 2;
   context.fillStyle = faint;
-  context.fillText(`${window.from.toFixed(1)} ms`, kNames, y);
+  context.fillText(`${window.from.toFixed(1)} ms`, names, y);
   const end = `${window.to.toFixed(1)} ms`;
   context.fillText(end, width - context.measureText(end).width, y);
 }
@@ -134,7 +151,8 @@ function Tools({
   );
 }
 
-export function TimelineCard() {
+// `order`: the members as they follow each other in the ring.
+export function TimelineCard({ order }: { order: string[] }) {
   const [trace, setTrace] = useState<unknown>(null);
   const [timeline, setTimeline] = useState<Timeline | null>(null);
   const [window, setWindow] = useState<Window>({ from: 0, to: 1 });
@@ -145,7 +163,7 @@ export function TimelineCard() {
     setNote(`Recording for ${kSeconds} seconds…`);
     try {
       const answer = await getJson<unknown>(`/v1/cluster/trace?seconds=${kSeconds}`);
-      const found = timelineOf(answer);
+      const found = inRingOrder(timelineOf(answer), order);
       setTrace(answer);
       setTimeline(found.lanes.length > 0 ? found : null);
       setWindow(lastSteps(found, 12));

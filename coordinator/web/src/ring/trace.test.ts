@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { changeWindow, lastSteps, timelineInWords, timelineOf } from './trace';
+import { changeWindow, inRingOrder, lastSteps, timelineInWords, timelineOf } from './trace';
 
 const x = (pid: number, name: string, ts: number, dur: number, step: number) => ({
   ph: 'X',
@@ -48,4 +48,17 @@ it('zooms and shifts within its span', () => {
   expect(changeWindow({ from: 40, to: 60 }, 100, 0.5, 0)).toEqual({ from: 45, to: 55 });
   expect(changeWindow({ from: 40, to: 60 }, 100, 99, 0)).toEqual({ from: 0, to: 100 });
   expect(changeWindow({ from: 90, to: 100 }, 100, 1, 0.5)).toEqual({ from: 90, to: 100 });
+});
+
+it('has its lanes in the order of the ring', () => {
+  const lane = (name: string) => ({ name, bars: [], busyMs: 0 });
+  const lanes = ['birch', 'other', 'amber (clock known to 90 us)', 'coordinator', 'amber-2'].map(lane);
+  const ordered = inRingOrder({ lanes, span: 1, steps: 0 }, ['amber-2', 'amber', 'birch']);
+  expect(ordered.lanes.map(({ name }) => name)).toEqual([
+    'coordinator',
+    'amber-2',
+    'amber (clock known to 90 us)',
+    'birch',
+    'other',
+  ]);
 });

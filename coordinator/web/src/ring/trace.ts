@@ -68,6 +68,17 @@ export function timelineOf(trace: unknown): Timeline {
   return { lanes: order.map((pid) => lanes.get(pid)!), span, steps: steps.size };
 }
 
+// The coordinator's lane first, then the members' as steps go round, then what else there is.
+export function inRingOrder(timeline: Timeline, members: string[]): Timeline {
+  const placeOf = (name: string) => {
+    if (name === 'coordinator') return -1;
+    // The name may be followed by what is known of the member's clock.
+    const place = members.findIndex((member) => name === member || name.startsWith(`${member} `));
+    return place < 0 ? members.length : place;
+  };
+  return { ...timeline, lanes: [...timeline.lanes].sort((a, b) => placeOf(a.name) - placeOf(b.name)) };
+}
+
 // The part of the timeline that is worth a first look: its last `steps` steps, at least a thousandth of it.
 export function lastSteps(timeline: Timeline, steps: number): { from: number; to: number } {
   const first = new Map<number, number>();

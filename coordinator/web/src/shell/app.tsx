@@ -4,7 +4,8 @@ import { ChatView } from '../chat/chat_view';
 import type { Conversations } from '../chat/conversations';
 import { perSecond } from '../lib/format';
 import { useStore } from '../lib/store';
-import type { ClusterFeed } from '../ring/feed';
+import { type ClusterFeed, staleSince } from '../ring/feed';
+import { LossBanner } from '../ring/loss_banner';
 import { RingView } from '../ring/ring_view';
 import { Icon } from './icon';
 import { KeyBanner } from './key_form';
@@ -53,14 +54,16 @@ function ThemeButton() {
 }
 
 function Pill({ feed }: { feed: ClusterFeed }) {
-  const { status, fault } = useStore(feed.store);
+  const news = useStore(feed.store);
+  const { status } = news;
   if (!status) return null;
-  const serving = status.plan !== null && !fault;
+  const stale = staleSince(news);
+  const serving = status.plan !== null && !stale;
   const rate = status.engine.tokens_per_second;
   return (
     <p class={serving ? 'pill' : 'pill waiting'}>
       <i aria-hidden="true" />
-      <span>{fault ? 'no news' : status.state}</span>
+      <span>{stale ? `no answer since ${stale}` : status.state}</span>
       {serving && <span class="pill-more">{perSecond(rate)} tokens/s</span>}
     </p>
   );
@@ -116,7 +119,10 @@ export function App({ conversations, answers, feed }: Props) {
         Skip to the content
       </a>
       <Header place={place} feed={feed} />
-      <KeyBanner />
+      <div class="banners">
+        <KeyBanner />
+        <LossBanner feed={feed} />
+      </div>
       <main id="content" tabIndex={-1}>
         <div class="place" hidden={place === 'ring'}>
           <ChatView conversations={conversations} answers={answers} />

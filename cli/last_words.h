@@ -1,0 +1,10 @@
+// The words of a process that a library or the system ends.
+#pragma once
+
+namespace gyre {
+
+// From now on the process says why it ends, and exits with code 1, where no memory or thread is left for something that
+// can't be refused, and where a file that it had mapped became shorter. Other aborts stay as they are.
+void InstallLastWords();
+
+}  // namespace gyre

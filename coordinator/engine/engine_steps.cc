@@ -1,0 +1,279 @@
+// Steps and questions on their way round the ring, and the tokens that result.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/engine/engine_state.h"
+
+namespace gyre {
+
+// The settings for the next token. Where the text may not end yet, the ids that would end it are banned.
+const SamplingParams& Engine::Impl::SamplingOf(Sequence& s) const {
+  const Request& r = s.request;
+  if (s.generated() >= r.min_new_tokens || r.ignore_end || OnlyEnds(s)) return r.sampling;
+  if (!s.endless_sampling) {
+    SamplingParams& params = s.endless_sampling.emplace(r.sampling);
+    std::vector<TokenId> ends = r.stop_ids;
+    for (TokenId id = 0; options_.tokenizer != nullptr && id < options_.tokenizer->size(); ++id) {
+      if (options_.tokenizer->IsEndOfGeneration(id) || id == options_.tokenizer->bos()) ends.push_back(id);
+    }
+    for (const TokenId id : ends) {
+      if (id >= 0 && id < options_.vocab) params.logit_bias.emplace_back(id, -std::numeric_limits<float>::infinity());
+    }
+  }
+  return *s.endless_sampling;
+}
+
+// The answer that decides the next token.
+RowRequest Engine::Impl::SampleRequest(Sequence& s, const StepItem& item) {
+  RowRequest request;
+  if (options_.candidates_path && !s.wants_full_logits) {
+    request = MakeRowRequest(SamplingOf(s), s.History(), s.mask_words(), options_.candidates);
+  } else {
+    request.mode = RowMode::kFullLogits;
+  }
+  request.first = item.count - 1;
+  request.count = 1;
+  request.logprobs = s.request.logprobs;
+  s.row_request = request;
+  return request;
+}
+
+Status Engine::Impl::SendStep(const StepPlan& plan) {
+  batch_.seqs.clear();
+  ids_.clear();
+  for (const StepItem& item : plan.items) {
+    Sequence* s = Find(item.seq);
+    if (s == nullptr) return Internal("step {} names an unknown sequence", static_cast<uint64_t>(plan.step));
+    SeqRows rows{.seq = item.seq,
+                 .incarnation = item.incarnation,
+                 .model = options_.model,
+                 .adapter = 0,
+                 .row_class = item.row_class,
+                 .first_position = item.first_position,
+                 .row_count = item.count,
+                 .blocks = {item.blocks},
+                 .requests = {}};
+    if (options_.scheduler.num_slots > 0) rows.blocks.push_back(item.slots.Entries());
+    if (options_.scheduler.window_blocks > 0) {
+      rows.blocks.resize(kWindowGroup);
+      rows.blocks.push_back(item.window.Entries());
+    }
+    if (!s->cached) {
+      s->cached = item.first_position;
+      Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
+    }
+    AskRows(*s, item, &rows.requests);
+    if (item.sample_last && !rows.requests.empty()) NameMask(*s, plan.step, &rows.requests.back());
+    if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
+    for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
+    batch_.seqs.push_back(std::move(rows));
+  }
+  GYRE_RETURN_IF_ERROR(SendMasks());
+  Trace(TraceKind::kStepLaunched, static_cast<uint64_t>(plan.step), static_cast<uint32_t>(ids_.size()));
+  encoder_.Reset();
+  EncodeStepPrefix(batch_, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
+  counts_.step_bytes_sent += kFrameHeaderBytes + parts[0].size() + parts[1].size();
+  return ring_.SendStep(plan.step, static_cast<uint32_t>(ids_.size()), parts, RealTime(ring_.silence_deadline()));
+}
+
+void Engine::Impl::OnFrame(const Frame& frame) {
+  const FrameHeader& h = frame.header;
+  if (h.epoch != ring_.epoch()) {
+    ++counts_.discarded_results;
+    return;
+  }
+  ring_.Heard(h, Now());
+  board_.Stale();
+  switch (h.kind) {
+    case FrameKind::kAnswer: {
+      StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "an answer of the last stage"));
+      const auto us = [](uint32_t n) { return Duration(std::chrono::microseconds(n)); };
+      return OnStepLanded(h.step, *answer,
+                          {.computed = us(h.computed_us), .slowest = us(h.slowest_us), .queued = h.queued});
+    }
+    case FrameKind::kStepError: {
+      StatusOr<StepError> error = DecodeStepError(frame.payload);
+      if (!error.ok()) return Break(Annotate(error.status(), "a step error"));
+      return OnStepFailed(h.step, *error);
+    }
+    case FrameKind::kLogitsAnswer: {
+      StatusOr<LogitsAnswer> answer = DecodeLogitsAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "a logits answer"));
+      return OnLogitsAnswer(*answer);
+    }
+    default:
+      return Break(DataLoss("the last stage sent a frame of kind {}, which is no answer", static_cast<int>(h.kind)));
+  }
+}
+
+void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times) {
+  Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
+  const LandedStep landed = scheduler_->Land(step, true, Now(), times);
+  // Answers stand in the order of the step's items; an item whose rows were only computed has none.
+  auto next = answer.rows.begin();
+  for (const StepItem& item : landed.valid) {
+    auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
+    bool sampled = false;
+    for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {
+      Sequence* s = Find(item.seq);
+      if (s == nullptr) continue;
+      sampled |= row->position == item.first_position + item.count - 1;
+      OnAnswer(*s, item, *row);
+    }
+    if (Sequence* s = Find(item.seq); s != nullptr && item.sample_last && !sampled) {
+      Fail(*s, Internal("the last stage gave no answer for position {}", item.first_position + item.count - 1));
+    }
+  }
+}
+
+void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
+  ++counts_.step_errors;
+  Trace(TraceKind::kStepFailed, static_cast<uint64_t>(step));
+  Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
+  mask_numbers_.Clear();  // it may be that the last stage lost some
+  for (SeqId seq : scheduler_->Land(step, false, Now()).failed) {
+    if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
+  }
+}
+
+void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
+  const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
+  const Request& r = s.request;
+  if (const Status status = TakePromptRow(s, item, answer); !status.ok()) return Fail(s, status);
+  if (!last) return;
+  if (const Status status = EndPrompt(s); !status.ok()) return Fail(s, status);
+  if (r.max_new_tokens == 0 || ContextIsFull(s)) return Finish(s, FinishReason::kLength);
+  if (r.logprobs) {
+    StatusOr<RowLogprobs> logprobs = RowLogprobs::Read(answer, *r.logprobs, options_.vocab);
+    if (!logprobs.ok()) return Fail(s, logprobs.status());
+    s.logprobs = *std::move(logprobs);
+  }
+  if (answer.mode == RowMode::kFullLogits) {
+    s.wants_full_logits = false;
+    return SampleFrom(s, answer.values, answer.position);
+  }
+  StatusOr<std::optional<Draw>> draw = SampleCandidates(SamplingOf(s), s.History(), s.row_request, answer,
+                                                        options_.vocab, static_cast<uint32_t>(s.window.gap()));
+  if (!draw.ok()) return Fail(s, draw.status());
+  if (!draw->has_value()) return Ask(s, answer.position);
+  if (!r.logprobs) return Emit(s, **draw, 0);
+  const StatusOr<float> logit = RawLogit(answer, (*draw)->token);
+  return logit.ok() ? Emit(s, **draw, *logit) : Fail(s, logit.status());
+}
+
+// Sent by SendQuestions: an answer is taken in without anything that could break the ring.
+void Engine::Impl::Ask(const Sequence& s, uint32_t position) {
+  ++counts_.full_logits_questions;
+  questions_.Ask(
+      {.seq = s.id, .incarnation = scheduler_->Incarnation(s.id), .model = options_.model, .position = position});
+}
+
+void Engine::Impl::SendQuestions() {
+  while (ring_.linked()) {
+    const LogitsQuestion* question = questions_.NextToSend();
+    if (question == nullptr) return;
+    encoder_.Reset();
+    EncodeLogitsQuestion(*question, &encoder_);
+    const ByteSpan parts[] = {encoder_.bytes()};
+    const Status status = ring_.Send(FrameKind::kLogitsQuestion, parts, RealTime(ring_.silence_deadline()));
+    if (!status.ok()) return Break(Annotate(status, "the ring"));
+  }
+}
+
+void Engine::Impl::OnLogitsAnswer(const LogitsAnswer& answer) {
+  // An answer to a sequence that ended or was preempted meanwhile has no question any more.
+  if (!questions_.Answered(answer.question)) {
+    ++counts_.discarded_results;
+    return;
+  }
+  Sequence& s = *sequences_.at(answer.question.seq);
+  if (answer.logits.empty()) {
+    s.wants_full_logits = true;
+    scheduler_->Repeat(s.id);
+    return;
+  }
+  SampleFrom(s, answer.logits, answer.question.position);
+}
+
+Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t position) const {
+  if (logits.size() == static_cast<size_t>(options_.vocab)) return absl::OkStatus();
+  return Internal("the last stage sent {} logits for position {}, the vocabulary has {}", logits.size(), position,
+                  options_.vocab);
+}
+
+// From every logit of the row.
+void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
+  if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
+  const auto text_position = static_cast<uint32_t>(position + s.window.gap());
+  const StatusOr<Draw> draw = SampleFull(SamplingOf(s), s.History(), s.mask_words(), logits, text_position);
+  return draw.ok() ? Emit(s, *draw, logits[static_cast<size_t>(draw->token)]) : Fail(s, draw.status());
+}
+
+bool Engine::Impl::Accept(Sequence& s, const Draw& draw, float raw_logit) {
+  ++counts_.tokens_generated;
+  const Deadline now = Now();
+  if (const std::optional<Deadline>& last = s.last_token(); last) {
+    counts_.between_tokens.Add(now - *last);
+  } else {
+    counts_.to_first_token.Add(now - s.submitted());
+    Trace(TraceKind::kRequestAnswered, static_cast<uint64_t>(s.id));
+  }
+  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer, now);
+  TokenEvent event{.token = draw.token, .probability = draw.probability, .text = accepted.text};
+  if (s.request.logprobs) {
+    event.logprob = s.logprobs.Of(raw_logit);
+    event.top = s.logprobs.top();
+  }
+  Deliver(s, std::move(event));
+  if (accepted.stopped) {
+    Finish(s, FinishReason::kStop);
+    return false;
+  }
+  if (s.generated() >= s.request.max_new_tokens || ContextIsFull(s)) {
+    Finish(s, FinishReason::kLength);
+    return false;
+  }
+  if (s.request.grammar != nullptr) AdvanceGrammar(s, draw.token);
+  return true;
+}
+
+void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
+  const SeqId id = s.id;
+  if (!Accept(s, draw, raw_logit) || Find(id) == nullptr) return;
+  if (!scheduler_->Append(id, draw.token).ok() && !ShiftContext(s)) return Finish(s, FinishReason::kLength);
+  ForceTokens(s);
+}
+
+void Engine::Impl::ShiftWindow(Sequence& s) const {
+  const auto keep = *options_.context_keep < 0 ? static_cast<uint32_t>(s.request.prompt.size())
+                                               : static_cast<uint32_t>(*options_.context_keep);
+  s.window.Shift(keep, s.tokens.size(), static_cast<uint32_t>(ContextLimit()));
+}
+
+std::vector<TokenId> Engine::Impl::ContextOf(const Sequence& s) {
+  std::vector<TokenId> tokens(s.tokens.begin(), s.tokens.begin() + s.window.kept());
+  tokens.insert(tokens.end(), s.tokens.begin() + static_cast<std::ptrdiff_t>(s.window.IndexAt(s.window.kept())),
+                s.tokens.end());
+  return tokens;
+}
+
+// The context is full: goes on without its older tokens, as a prompt that is computed anew from position 0. False: that
+// is not allowed.
+bool Engine::Impl::ShiftContext(Sequence& s) {
+  if (!options_.context_keep) return false;
+  ShiftWindow(s);
+  if (const Status status = scheduler_->Restart(s.id, ContextOf(s)); !status.ok()) {
+    Log(LogLevel::kError, "a full context can't be shifted: {}", Message(status));
+    return false;
+  }
+  ++counts_.context_shifts;
+  Log(LogLevel::kDebug, "request {}: the context of {} tokens was full, {} older ones are left out", s.log_id(),
+      ContextLimit(), s.window.gap());
+  return true;
+}
+
+}  // namespace gyre

@@ -1,0 +1,142 @@
+// A request to the engine, and the events that answer it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "coordinator/engine/logprobs.h"
+#include "coordinator/engine/sampling_options.h"
+#include "coordinator/grammar/compiled.h"
+#include "coordinator/grammar/source.h"
+#include "model/answer_format.h"
+
+namespace gyre {
+
+// The way in which the hidden states of a prompt's rows, after the final norm, become one vector.
+enum class Pooling : uint8_t { kMean, kLast };
+
+// The id that ends a text (Finished::stop_id) has an event like any other, without text.
+struct TokenEvent {
+  TokenId token = 0;
+  float probability = 0;  // what it was drawn with: after bias, penalties, temperature and filters
+  std::string text;       // may be empty: half a character, or what may become a stop string
+  // With Request::logprobs: the log-softmax of the model's raw logits, before bias, penalties, temperature and filters,
+  // as OpenAI's servers give it at any temperature. -inf is possible, a value that is no number is not.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // of the likeliest ids, best first (ties: the lower id); the token may be among them
+};
+// What a client's question (coordinator/service/service.h) and the engine's request have in common.
+struct RequestSettings {
+  SamplingParams sampling;
+  std::vector<std::string> stops;
+  std::vector<TokenId> stop_ids;  // beside the tokenizer's end-of-generation ids
+  bool ignore_end = false;        // end-of-generation ids and stop_ids are tokens like any other
+  // Nothing ends the text before it has this many tokens: until then the ids that would end it are banned, and stop
+  // strings are not looked for. With ignore_end the ids are not banned.
+  uint32_t min_new_tokens = 0;
+  // The text is one of this grammar, and may end only where the grammar says so; nullopt: any text. Not with
+  // ignore_end. Where nothing but an end is allowed, min_new_tokens does not keep it off.
+  std::optional<grammar::Source> grammar_source;
+  std::shared_ptr<grammar::CompiledGrammar> grammar;  // the same, compiled; the service does that
+  AnswerFormat answer_format;  // the grammar begins where reasoning ends; without markers at once
+  bool prompt_logits = false;  // a LogitsEvent for each prompt row, in order
+  // Each TokenEvent has log-probabilities: its own and those of this many of the likeliest ids, 0..20.
+  std::optional<uint32_t> logprobs;
+  // A PromptTokenEvent with the same for each token of the prompt but the first, in order, before the first TokenEvent.
+  // The prompt takes nothing from the prefix cache. Not with prompt_logits.
+  std::optional<uint32_t> prompt_logprobs;
+  // An EmbeddingEvent, and no text: no logits or log-probabilities are asked for. With the mean of all rows the prompt
+  // takes nothing from the prefix cache.
+  std::optional<Pooling> embedding;
+  int priority = 0;
+  uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
+  uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
+  Deadline deadline = kNoDeadline;
+};
+
+struct Request : RequestSettings {
+  std::vector<TokenId> prompt;  // >= 1 id
+  // 0: only the prompt is computed, as for an embedding. Prompt and text together never have more tokens than the
+  // context, unless it is shifted.
+  uint32_t max_new_tokens = 0;
+  std::string id;  // for the log: what the client knows the request by; "" = nothing
+  // By which it can be taken up when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
+  // StateKeeper it means nothing.
+  std::string take_up_id;
+  // The text continues after these tokens, which were drawn before; their texts are not read. Each has its event again.
+  // Not with prompt_logits, prompt_logprobs or an embedding.
+  std::vector<TokenEvent> generated;
+};
+
+enum class FinishReason : uint8_t { kStop, kLength };
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
+  uint32_t generated_tokens = 0;  // with the id that ended the text
+  uint32_t context_shifts = 0;    // how often the context was full and lost its older tokens
+  Duration to_first_token{}, total{};
+};
+
+// The same of a prompt's token, given those before it.
+struct PromptTokenEvent {
+  uint32_t position = 0;  // >= 1
+  TokenId token = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+};
+struct LogitsEvent {
+  uint32_t position = 0;
+  std::vector<float> logits;  // [vocab]
+};
+struct EmbeddingEvent {
+  std::vector<float> values;  // [dim], finite, not normalized
+};
+// The ring lost a member: the request waits for another ring, and goes on with what it had. For people; may come any
+// number of times.
+struct Waiting {
+  Status why;
+};
+// The three terminal events: exactly one ends every request.
+struct Finished {
+  FinishReason reason = FinishReason::kStop;
+  std::string text;  // what was held back
+  Usage usage;
+  std::string stop;      // the stop string that ended the text; "" if none did
+  TokenId stop_id = -1;  // the end-of-generation id (a drawn BOS too) or stop id that ended it; -1 if none did
+};
+struct Failed {
+  Status status;
+};
+struct Cancelled {};
+
+using Event =
+    std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Waiting, Finished, Failed, Cancelled>;
+// Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
+using EventSink = std::function<void(SeqId, const Event&)>;
+
+// Limits of a request, and of the number of waiting ones. Submit refuses requests beyond, with the numbers.
+struct RequestLimits {
+  uint32_t max_waiting = 1024;  // requests beyond those that may run at once (SchedulerOptions::max_sequences)
+  uint32_t max_stops = 64;
+  uint32_t max_stop_bytes = 4096;  // of each stop string
+  uint32_t max_stop_ids = 4096;
+  uint32_t max_logit_biases = 4096;
+  uint32_t max_logprobs = 20;  // the likeliest ids of a token
+};
+
+// kInvalidArgument: a setting is beyond the limits, out of its range, or names an id beyond the vocabulary. Service and
+// engine both refuse by it.
+Status CheckSettings(const RequestSettings& settings, const RequestLimits& limits, int vocab);
+// The part of it that needs no model: the number of stop strings and stop ids, and the length of the strings.
+Status CheckStops(const std::vector<std::string>& stops, size_t stop_ids, const RequestLimits& limits);
+
+}  // namespace gyre

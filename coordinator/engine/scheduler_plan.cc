@@ -1,0 +1,216 @@
+// The making of a step: which sequences get how many rows.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/engine/scheduler_state.h"
+
+namespace gyre {
+namespace {
+
+// A decoding sequence that could have got its row in so many shared steps goes before all others. With the rows of a
+// step at least as many as the decoding sequences, that is the most that it ever waits.
+constexpr uint64_t kPatientSteps = 8;
+
+}  // namespace
+
+void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
+  const uint32_t end = s->launched + count;
+  (s->decoding() ? draft->flight.rows.decode : draft->flight.rows.prompt) += count;
+  StepTables tables = cache.Launch(s->launched, end, s->launched == s->cached, &s->kv);
+  StepItem item{.seq = s->id,
+                .incarnation = s->incarnation,
+                .row_class = s->launched < s->prompt ? RowClass::kPrompt : RowClass::kGenerated,
+                .first_position = s->launched,
+                .count = count,
+                .sample_last = end == s->size(),
+                .blocks = std::move(tables.blocks),
+                .slots = tables.slots,
+                .window = std::move(tables.window)};
+  counts.computed_rows += count;
+  counts.replayed_rows += std::min(s->high_water, end) - std::min(s->high_water, s->launched);
+  s->high_water = std::max(s->high_water, end);
+  s->launched = end;
+  s->planned_in = next_step;
+  s->ready_at = 0;
+  ++s->in_flight;
+  s->tenant->rows += count;
+  draft->flight.items.emplace_back(s, item);
+  draft->plan.items.push_back(std::move(item));
+}
+
+// Since when each decoding sequence could get a row.
+void Scheduler::Rep::MarkReady() {
+  for (Sequence* s : queue.running()) {
+    if (!s->wants_decode_row()) {
+      s->ready_at = 0;
+    } else if (s->ready_at == 0) {
+      s->ready_at = shared;
+    }
+  }
+}
+
+bool Scheduler::Rep::Overdue(const Sequence& s) const {
+  return s.ready_at != 0 && shared - s.ready_at >= kPatientSteps;
+}
+
+// A step for the best-ranked sequence that must run alone. False: no other step may be launched now.
+bool Scheduler::Rep::PlanAlone(Draft* draft) {
+  if (!flights.empty() && flights.back().items.front().first->needs_ring()) return false;
+  Sequence* next = nullptr;
+  for (Sequence* s : queue.running()) {
+    if (!s->launchable() || !s->needs_step() || s->in_flight > 0) continue;
+    if (s->needs_ring()) {
+      if (!flights.empty()) return false;
+      next = s;
+      break;
+    }
+    if (next == nullptr) next = s;
+  }
+  if (next == nullptr) return true;
+  draft->prompt_limit = options.max_rows;
+  if (!next->decoding()) {
+    LaunchPrefill(next, draft);
+  } else if (Grow(next, next->size(), next->size()) == next->size()) {
+    Launch(next, 1, draft);
+  }
+  draft->alone = draft->rows() > 0;
+  return true;
+}
+
+uint32_t Scheduler::Rep::PromptLimit(uint32_t decode_rows) const {
+  uint32_t decoding = 0, prompts = 0;
+  for (const Sequence* s : queue.running()) {
+    if (!s->held) ++(s->decoding() ? decoding : prompts);
+  }
+  const size_t places = options.max_sequences - std::min<size_t>(options.max_sequences, queue.running().size());
+  prompts += static_cast<uint32_t>(std::min(queue.waiting().size(), places));
+  return pace.PromptRows(decode_rows, prompts, decoding);
+}
+
+uint32_t Scheduler::Rep::PromptRoom(const Draft& draft) const {
+  if (draft.alone) return 0;
+  const uint32_t prompts = draft.prompt_limit - std::min(draft.prompt_limit, draft.flight.rows.prompt);
+  return std::min(prompts, options.max_rows - std::min(options.max_rows, draft.rows()));
+}
+
+void Scheduler::Rep::LaunchDecode(Sequence* s, Draft* draft) {
+  if (draft->decode_left == 0 || draft->alone || draft->rows() >= options.max_rows) return;
+  if (Grow(s, s->size(), s->size()) != s->size()) {
+    s->ready_at = 0;  // it waits for a block, not for a turn
+    return;
+  }
+  if (s->ready_at != 0) counts.longest_decode_gap = std::max(counts.longest_decode_gap, shared - s->ready_at);
+  Launch(s, 1, draft);
+  draft->flight.decodes = true;
+  --draft->decode_left;
+}
+
+// Decode rows: overdue ones first, then in turn (kDecodeRoundRobin) or by rank. They leave room for `kept` rows.
+void Scheduler::Rep::PlanDecodes(uint32_t kept, Draft* draft) {
+  order.clear();
+  bool overdue = false;
+  for (Sequence* s : queue.running()) {
+    if (!s->wants_decode_row() || s->planned_in == next_step) continue;  // a replay has come up to its last row
+    order.push_back(s);
+    overdue |= Overdue(*s);
+  }
+  if (options.policy == SchedulerPolicy::kDecodeRoundRobin) {
+    std::stable_sort(order.begin(), order.end(),
+                     [](const Sequence* a, const Sequence* b) { return a->planned_in < b->planned_in; });
+  } else if (overdue) {
+    std::stable_sort(order.begin(), order.end(), [this](const Sequence* a, const Sequence* b) {
+      return (Overdue(*a) ? a->ready_at : UINT64_MAX) < (Overdue(*b) ? b->ready_at : UINT64_MAX);
+    });
+  }
+  for (Sequence* s : order) {
+    if (draft->rows() + kept >= options.max_rows) break;
+    if (s->running() && s->launchable()) LaunchDecode(s, draft);  // else it was preempted for one before it
+  }
+}
+
+// One queue by rank: each decoding sequence gets its row, and in the place of each prompt the prompt that is next does.
+void Scheduler::Rep::PlanQueue(Draft* draft) {
+  order = queue.running();
+  for (Sequence* s : order) {
+    if (!s->running() || s->planned_in == next_step) continue;
+    if (s->wants_decode_row()) {
+      LaunchDecode(s, draft);
+    } else if (s->wants_prompt_rows()) {
+      PlanPrompt(draft);
+    }
+  }
+}
+
+// The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
+uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
+  uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), cache.NextSnapshot(s.kv, s.launched));
+  end = s.quarantine.StepEnd(s.launched, end);
+  const uint32_t count = end - s.launched;
+  return options.chunked_prefill ? std::min({count, pace.Chunk(s.prompt), rows_left}) : count;
+}
+
+void Scheduler::Rep::LaunchPrefill(Sequence* s, Draft* draft) {
+  const uint32_t count = PrefillCount(*s, PromptRoom(*draft));
+  const uint32_t must = s->launched + (options.chunked_prefill ? 1 : count);
+  const uint32_t held = Grow(s, must, s->launched + count);
+  if (held >= must) Launch(s, held - s->launched, draft);
+}
+
+// Gives rows to the prompt that is next, or admits the sequence that goes before it. False: no more prompts in this
+// step.
+bool Scheduler::Rep::PlanPrompt(Draft* draft) {
+  if (PromptRoom(*draft) == 0) return false;
+  Sequence* next = queue.NextPrompt(next_step, tries);
+  Sequence* waits = draft->admits ? NextWaiting() : nullptr;
+  if (waits != nullptr && (next == nullptr || SequenceQueue::GoesFirst(*waits, *next))) {
+    draft->admits = Admit(waits, draft);
+    return draft->admits || next != nullptr;
+  }
+  if (next == nullptr) return false;
+  next->tried_in = tries;
+  LaunchPrefill(next, draft);
+  return true;
+}
+
+void Scheduler::Rep::PlanTogether(Draft* draft) {
+  const std::vector<Sequence*>& running = queue.running();
+  const bool none_runs = std::all_of(running.begin(), running.end(), [](const Sequence* s) { return s->held; });
+  draft->admits = starved == nullptr && (options.continuous_batching || none_runs);
+  const auto groups = std::count_if(flights.begin(), flights.end(), [](const Flight& f) { return f.decodes; });
+  draft->decode_left = pace.DecodeRows(queue.Decoding(), static_cast<uint32_t>(groups));
+  draft->prompt_limit = PromptLimit(draft->decode_left);
+  const bool overdue = std::any_of(running.begin(), running.end(), [this](const Sequence* s) { return Overdue(*s); });
+  if (overdue || options.policy == SchedulerPolicy::kDecodeRoundRobin) {
+    // Prompts get on too: where decode rows would fill every step, they leave room for one row.
+    const bool may_come = draft->admits && !queue.waiting().empty() && running.size() < options.max_sequences;
+    PlanDecodes(!overdue && (may_come || queue.NextPrompt(next_step, tries) != nullptr) ? 1 : 0, draft);
+  } else if (options.policy == SchedulerPolicy::kFcfs) {
+    PlanQueue(draft);
+  }
+  while (PlanPrompt(draft)) {
+  }
+  PlanDecodes(0, draft);
+  if (!options.continuous_batching) AdmitRest(draft);
+}
+
+std::optional<StepPlan> Scheduler::Next(Deadline now) {
+  Rep& r = *rep_;
+  r.pace.Choose(r.queue.Decoding());
+  if (r.flights.size() >= r.pace.most_in_flight()) return std::nullopt;
+  r.now = now;
+  ++r.tries;
+  Rep::Draft draft;
+  if (r.starved != nullptr && r.cache.Starves(r.starved->kv, r.starved->launched)) r.PreemptBelow(r.starved);
+  r.MarkReady();
+  if (!r.PlanAlone(&draft)) return std::nullopt;
+  if (!draft.alone) r.PlanTogether(&draft);
+  if (draft.plan.items.empty()) return std::nullopt;
+  if (!draft.alone) ++r.shared;
+  draft.plan.step = draft.flight.step = StepId{r.next_step++};
+  draft.flight.launched = now;
+  r.flights.push_back(std::move(draft.flight));
+  ++r.counts.steps;
+  return std::move(draft.plan);
+}
+
+}  // namespace gyre

@@ -1,0 +1,134 @@
+// The scheduler's inputs and outputs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "base/ids.h"
+#include "base/memory_counts.h"
+#include "base/step.h"
+
+namespace gyre {
+
+// The order in which sequences get rows of a step. Each policy keeps the promises of docs/scheduler.md.
+enum class SchedulerPolicy : uint8_t {
+  kFcfs,              // one queue of prompts and decoding sequences, by rank: priority, then arrival
+  kPrefillFirst,      // prompts first: the first token comes soon, the others later
+  kDecodeRoundRobin,  // decoding sequences first, in turn; prompts get what is left
+};
+inline constexpr std::array<std::string_view, 3> kPolicyNames = {"fcfs", "prefill_first", "decode_round_robin"};
+constexpr std::optional<SchedulerPolicy> ParsePolicy(std::string_view name) {
+  for (size_t i = 0; i < kPolicyNames.size(); ++i) {
+    if (kPolicyNames[i] == name) return static_cast<SchedulerPolicy>(i);
+  }
+  return std::nullopt;
+}
+
+struct SchedulerOptions {
+  uint32_t num_blocks = 0;
+  uint32_t block_size = 16;
+  // Slots of recurrent state (docs/memory.md); 0: the model has none. Each running sequence has one.
+  uint32_t num_slots = 0;
+  // Blocks of layers with a window, and how many one sequence needs at least; the positions that their rows read. 0:
+  // the model has none. At least what a window touches, or num_blocks.
+  uint32_t window_blocks = 0, least_window_blocks = 0, window = 0;
+  uint32_t snapshot_every = 1024;  // positions from one snapshot of a sequence to the next, in whole blocks
+  // Steps in flight at most; at least the number of stages.
+  uint32_t max_in_flight = 1;
+  // Decoding sequences are dealt into this many groups, one a step, so that every stage has work: the number of
+  // stages. A step takes at most ceil(decoding / decode_groups) decode rows, and no more steps than groups with such
+  // rows are in flight.
+  uint32_t decode_groups = 1;
+  // Both numbers are found from what the stages say of steps (StepsInFlight), beginning with these.
+  bool adapts_in_flight = false;
+  uint32_t max_rows = 512;      // rows of a step
+  uint32_t chunk = 256;         // prompt rows of one sequence in a step at most; fewer where there are several stages
+  uint32_t max_sequences = 64;  // running (admitted) at once
+  SchedulerPolicy policy = SchedulerPolicy::kFcfs;
+  // Prompt rows of a step at most while sequences decode. 0: found from the times of steps (StepBudget), and none with
+  // kPrefillFirst.
+  uint32_t step_tokens = 0;
+  // Not 0: each sequence gets blocks for this many positions (all that there are, if fewer) when it is admitted.
+  uint32_t reserve_positions = 0;
+  MemoryCounts counts() const {
+    return {.num_blocks = num_blocks,
+            .num_slots = num_slots,
+            .window_blocks = window_blocks,
+            .least_window_blocks = least_window_blocks};
+  }
+  uint32_t leaks_for_test = 0;         // blocks that are taken and forgotten with the first sequence
+  uint32_t double_frees_for_test = 0;  // blocks that are given back twice
+  bool prefix_cache = true;
+  bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says
+  bool continuous_batching = true;  // off: sequences are admitted only when none runs
+  bool prefill_matches_decode =
+      true;  // prompt and generated rows give equal bits, so a block's hash leaves the class out
+};
+
+struct SequenceParams {
+  std::vector<TokenId> tokens;  // the prompt, >= 1, and what was generated before the sequence came here
+  uint32_t generated = 0;       // so many at the end of `tokens` are not the prompt; at least one is
+  uint32_t max_positions = 0;   // prompt and generated together; at most num_blocks * block_size
+  bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
+  int priority = 0;             // higher first; among equals, older first
+  uint64_t tenant = 0;          // among equal priorities, tenants share the rows fairly
+  uint64_t salt = 0;            // of the prefix cache: model, adapter, KV type
+  uint64_t tenant_salt = 0;     // mixed with `salt`: who shares the cache with whom
+};
+
+// One sequence's rows in a step.
+struct StepItem {
+  SeqId seq{};
+  uint32_t incarnation = 0;
+  RowClass row_class = RowClass::kPrompt;
+  uint32_t first_position = 0;
+  uint32_t count = 0;
+  bool sample_last = false;     // the last row decides the next token
+  std::vector<BlockId> blocks;  // the whole table up to the last row
+  SlotTable slots;              // with recurrent state
+  WindowTable window;           // of layers with a window
+  bool operator==(const StepItem&) const = default;
+};
+
+struct StepPlan {
+  StepId step{};
+  std::vector<StepItem> items;
+  bool operator==(const StepPlan&) const = default;
+};
+
+enum class SeqState : uint8_t { kWaiting, kPrefill, kDecode };
+
+// The part of a landed step that still counts: nothing of a removed, preempted or failed incarnation.
+struct LandedStep {
+  std::vector<StepItem> valid;  // items as launched; where sample_last, the caller owes Append or Remove
+  std::vector<SeqId> failed;    // they failed twice in a step of their own: the caller must Remove them
+};
+
+struct SchedulerStats {
+  uint32_t waiting = 0, prefill = 0, decode = 0, held = 0, in_flight = 0, tenants = 0;
+  uint32_t max_sequences = 0;  // that may run at once
+  uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
+  uint32_t slots_available = 0, snapshots = 0, num_slots = 0;
+  uint32_t window_blocks_available = 0, window_blocks_cached = 0, window_blocks = 0;  // of layers with a window
+  uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
+  uint32_t most_in_flight = 0, decode_groups = 0;  // that are allowed now
+  uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;
+  // First admissions, and the time from Add to them; the admissions that follow preemptions come beside.
+  uint64_t admitted = 0, readmitted = 0;
+  LatencyHistogram queue_wait;
+  // Admissions that looked for their tokens in the prefix cache, and the tokens; those that found some, and the tokens
+  // that were found (cached_positions).
+  uint64_t cache_lookups = 0, cache_lookup_tokens = 0, cache_hits = 0;
+  uint64_t aged = 0;  // sequences that were overtaken too often and went before all others
+  // Most steps that were launched between the one in which a decoding sequence could have got its row and the one in
+  // which it got it. A sequence that is held, runs alone after a fault, or waits for a block is not counted.
+  uint64_t longest_decode_gap = 0;
+  uint64_t leaked_blocks = 0;  // found and given back by Reclaim
+};
+
+}  // namespace gyre

@@ -1,0 +1,77 @@
+// One request as the engine sees it: its tokens, its text stream, and what it waits for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/step.h"
+#include "coordinator/engine/context_window.h"
+#include "coordinator/engine/request.h"
+#include "coordinator/engine/sampler.h"
+#include "coordinator/engine/text_stream.h"
+#include "model/answer_splitter.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+// Not thread-safe: the engine's loop owns it. The scheduler keeps the rest (blocks, positions, state).
+class Sequence {
+ public:
+  Sequence(SeqId id, Request request, EventSink sink, Deadline now);
+
+  struct Accepted {
+    std::string text;      // may be shown now
+    bool stopped = false;  // by an end-of-generation id, a stop id or a stop string
+  };
+  // Takes in a drawn token. `tokenizer` may be null: then only stop_ids end the text.
+  Accepted Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now);
+  Finished MakeFinished(FinishReason reason, Deadline now);
+  // For whoever hands the event over.
+  const std::shared_ptr<const EventSink>& sink() const { return sink_; }
+
+  TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
+  // Names it in the log: Request::id, else its number.
+  std::string log_id() const;
+  Deadline submitted() const { return submitted_; }
+  const std::optional<Deadline>& last_token() const { return last_token_; }
+  uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }
+
+  const SeqId id;
+  const Request request;
+  std::vector<TokenId> tokens;  // prompt, then generated
+  ContextWindow window;         // those of them that are in the context
+  RowRequest row_request;       // of the row that is sampled next, with the mask itself
+  // Until the grammar begins: reasoning goes on, or may be opened by this token (-1: that is over).
+  std::optional<AnswerSplitter> reasoning;
+  TokenId open_token = -1;
+  // With Request::grammar: where the text is in it, and the ids that may come next (null: any, or it is
+  // not known yet).
+  grammar::GrammarState grammar_state;
+  std::shared_ptr<const grammar::TokenMask> mask;
+  std::span<const uint64_t> mask_words() const { return mask ? std::span(mask->words) : std::span<const uint64_t>(); }
+  // Request::sampling without the ids that end a text; made when the first token needs it.
+  std::optional<SamplingParams> endless_sampling;
+  // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
+  uint32_t scored = 0;
+  // Where its first rows began: what was before them came from the prefix cache. A replay finds rows of its own there.
+  std::optional<uint32_t> cached;
+  bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
+  RowLogprobs logprobs;            // of the row that is sampled, with Request::logprobs
+  std::vector<double> pooled;      // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
+
+ private:
+  const std::shared_ptr<const EventSink> sink_;
+  TextStream stream_;
+  const Deadline submitted_;
+  std::optional<Deadline> first_token_, last_token_;
+  std::string stop_;  // as in Finished
+  TokenId stop_id_ = -1;
+};
+
+}  // namespace gyre

@@ -1,0 +1,155 @@
+#include "coordinator/grammar/compiled.h"
+
+#include <algorithm>
+
+namespace gyre::grammar {
+namespace {
+
+constexpr size_t kMostSteps = 1 << 18;
+
+}  // namespace
+
+CompiledGrammar::CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTrie> trie, size_t mask_bytes)
+    : trie_(std::move(trie)),
+      mask_bytes_(mask_bytes),
+      parser_(std::move(grammar)),
+      masks_(&parser_, trie_.get()),
+      start_(parser_.start()) {}
+
+StatusOr<std::shared_ptr<CompiledGrammar>> CompiledGrammar::Make(Grammar grammar, std::shared_ptr<const TokenTrie> trie,
+                                                                 size_t mask_bytes) {
+  std::shared_ptr<CompiledGrammar> made(new CompiledGrammar(std::move(grammar), std::move(trie), mask_bytes));
+  GYRE_RETURN_IF_ERROR(made->parser_.budget().status());
+  if (made->trie_ != nullptr) {
+    const StatusOr<std::shared_ptr<const TokenMask>> first = made->Mask(made->start());
+    if (absl::IsFailedPrecondition(first.status())) return InvalidArgument("{}", Message(first.status()));
+    GYRE_RETURN_IF_ERROR(first.status());
+  }
+  made->parser_.budget().Begin(false);
+  return made;
+}
+
+StateId CompiledGrammar::Step(GrammarState state, std::string_view bytes) {
+  if (state.ended()) return kDead;
+  return parser_.Next(state.id, bytes);
+}
+
+StatusOr<GrammarState> CompiledGrammar::Advance(GrammarState state, std::string_view bytes) {
+  const std::lock_guard work(work_mutex_);
+  parser_.budget().Begin(false);
+  const GrammarState next{Step(state, bytes)};
+  GYRE_RETURN_IF_ERROR(parser_.budget().status());
+  return next;
+}
+
+StatusOr<GrammarState> CompiledGrammar::Advance(GrammarState state, TokenId token) {
+  if (const std::optional<GrammarState> known = CachedAdvance(state, token)) return *known;
+  GrammarState next;
+  if (trie_ == nullptr || token < 0 || token >= trie_->size()) return next;
+  {
+    const std::lock_guard work(work_mutex_);
+    parser_.budget().Begin(false);
+    if (trie_->IsEnd(token)) {
+      if (!state.ended() && parser_.Accepts(state.id)) next.id = GrammarState::kEnded;
+    } else if (!trie_->piece(token).empty()) {
+      next.id = Step(state, trie_->piece(token));
+    }
+    GYRE_RETURN_IF_ERROR(parser_.budget().status());
+  }
+  const std::lock_guard cache(cache_mutex_);
+  if (steps_.size() >= kMostSteps) steps_.clear();
+  steps_[{state.id, token}] = next.id;
+  return next;
+}
+
+bool CompiledGrammar::MayEnd(GrammarState state) {
+  if (state.ended()) return true;
+  const std::lock_guard work(work_mutex_);
+  return parser_.Accepts(state.id);
+}
+
+StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::Mask(GrammarState state) {
+  if (state.dead() || state.ended() || trie_ == nullptr) {
+    return FailedPrecondition("grammar: a text that is {} has no next token", state.ended() ? "ended" : "wrong");
+  }
+  const std::lock_guard work(work_mutex_);
+  if (std::shared_ptr<const TokenMask> known = CachedMask(state)) return known;
+  auto mask = std::make_shared<TokenMask>();
+  mask->words.resize(trie_->words());
+  if (parser_.budget().passed()) return parser_.budget().status();
+  masks_.Make(state.id, &mask->words);
+  GYRE_RETURN_IF_ERROR(parser_.budget().status());
+  for (size_t w = 0; w < mask->words.size(); ++w) {
+    const uint64_t word = mask->words[w];
+    if (word == 0) continue;
+    mask->allowed += static_cast<size_t>(__builtin_popcountll(word));
+    mask->forced = static_cast<TokenId>(w * 64 + static_cast<size_t>(__builtin_ctzll(word)));
+  }
+  if (mask->allowed == 0) {
+    return FailedPrecondition("grammar: the vocabulary has no token for what must come next");
+  }
+  if (mask->allowed != 1) mask->forced = -1;
+  const std::vector<TokenId>& ends = trie_->ends();
+  mask->only_ends = mask->allowed <= ends.size() && std::all_of(ends.begin(), ends.end(), [&](TokenId end) {
+                      return (mask->words[static_cast<size_t>(end) / 64] >> static_cast<size_t>(end) % 64 & 1) != 0;
+                    });
+  Keep(state.id, mask);
+  return std::shared_ptr<const TokenMask>(std::move(mask));
+}
+
+void CompiledGrammar::Keep(uint32_t state, std::shared_ptr<const TokenMask> mask) {
+  const size_t bytes = mask->words.size() * sizeof(uint64_t) + 128;
+  const std::lock_guard cache(cache_mutex_);
+  while (!used_.empty() && kept_bytes_ + bytes > mask_bytes_) {
+    kept_.erase(used_.back());
+    used_.pop_back();
+    kept_bytes_ -= bytes;
+  }
+  used_.push_front(state);
+  kept_[state] = {std::move(mask), used_.begin()};
+  kept_bytes_ += bytes;
+}
+
+std::optional<GrammarState> CompiledGrammar::CachedAdvance(GrammarState state, TokenId token) {
+  const std::lock_guard cache(cache_mutex_);
+  const auto at = steps_.find({state.id, token});
+  if (at == steps_.end()) return std::nullopt;
+  return GrammarState{at->second};
+}
+
+std::shared_ptr<const TokenMask> CompiledGrammar::CachedMask(GrammarState state) {
+  const std::lock_guard cache(cache_mutex_);
+  const auto at = kept_.find(state.id);
+  if (at == kept_.end()) return nullptr;
+  used_.splice(used_.begin(), used_, at->second.used);
+  return at->second.mask;
+}
+
+std::string CompiledGrammar::ForcedBytes(GrammarState state, size_t most) {
+  std::string forced;
+  if (state.ended()) return forced;
+  const std::lock_guard work(work_mutex_);
+  StateId at = state.id;
+  while (forced.size() < most && at != kDead && !parser_.Accepts(at)) {
+    int only = -1;
+    bool one = true;
+    for (const Parser::Item& i : parser_.items(at)) {
+      for (const FirstStep::Bytes& b : parser_.expressions().First(i.rest).bytes) {
+        one = one && b.first == b.last && (only < 0 || only == b.first);
+        only = b.first;
+      }
+    }
+    if (!one || only < 0) break;
+    forced += static_cast<char>(only);
+    at = parser_.Next(at, static_cast<uint8_t>(only));
+  }
+  return forced;
+}
+
+CompiledGrammar::Size CompiledGrammar::size() {
+  const std::lock_guard work(work_mutex_);
+  const std::lock_guard cache(cache_mutex_);
+  return {parser_.budget().bytes(), parser_.expressions().size(), parser_.states(), kept_bytes_};
+}
+
+}  // namespace gyre::grammar

@@ -1,0 +1,261 @@
+#include "coordinator/grammar/json_text.h"
+
+#include <memory>
+
+#include "coordinator/grammar/json_formats.h"
+#include "coordinator/grammar/regex.h"
+
+namespace gyre::grammar {
+namespace {
+
+constexpr uint64_t kMostSpace = 16, kMostLineFeeds = 2;
+
+// White space: so many characters, so many line feeds among them.
+class Space : public Lazy {
+ public:
+  ExprId Expand(Expressions* e, const State& left) const override {
+    std::vector<ExprId> all = {kEpsilon};
+    if (left[0] > 0) {
+      ByteSet inline_space;
+      for (const char c : {' ', '\t', '\r'}) inline_space.set(static_cast<size_t>(c));
+      all.push_back(e->Concat(e->Bytes(inline_space), e->MakeLazy(this, {left[0] - 1, left[1], 0})));
+      if (left[1] > 0) all.push_back(e->Concat(e->Text("\n"), e->MakeLazy(this, {left[0] - 1, left[1] - 1, 0})));
+    }
+    return e->Alt(std::move(all));
+  }
+  bool Nullable(const State&) const override { return true; }
+  bool Regular() const override { return true; }
+};
+
+// The multiples of n / 10^scale: the rest of the digits so far by n.
+class Multiple : public Lazy {
+ public:
+  Multiple(uint64_t n, int scale) : n_(n), scale_(static_cast<uint64_t>(scale)) {}
+
+  enum : uint64_t { kSign, kFirst, kWhole, kZero, kPoint, kFraction };
+
+  // State: place, rest, digits of the fraction.
+  ExprId Expand(Expressions* e, const State& state) const override {
+    const uint64_t place = state[0], rest = state[1], digits = state[2];
+    std::vector<ExprId> all;
+    if (Nullable(state)) all.push_back(kEpsilon);
+    auto digit = [&](uint64_t d, uint64_t next, uint64_t next_digits) {
+      all.push_back(e->Concat(e->Range(static_cast<uint8_t>('0' + d), static_cast<uint8_t>('0' + d)),
+                              e->MakeLazy(this, {next, (rest * 10 + d) % n_, next_digits})));
+    };
+    switch (place) {
+      case kSign:
+        all.push_back(e->Concat(e->Text("-"), e->MakeLazy(this, {kFirst, 0, 0})));
+        all.push_back(e->MakeLazy(this, {kFirst, 0, 0}));
+        break;
+      case kFirst:
+        digit(0, kZero, 0);
+        for (uint64_t d = 1; d < 10; ++d) digit(d, kWhole, 0);
+        break;
+      case kWhole:
+        for (uint64_t d = 0; d < 10; ++d) digit(d, kWhole, 0);
+        [[fallthrough]];
+      case kZero: all.push_back(e->Concat(e->Text("."), e->MakeLazy(this, {kPoint, rest, 0}))); break;
+      default:
+        if (digits < scale_) {
+          for (uint64_t d = 0; d < 10; ++d) digit(d, kFraction, digits + 1);
+        } else {
+          all.push_back(e->Concat(e->Text("0"), e->MakeLazy(this, {kFraction, rest, digits})));
+        }
+        break;
+    }
+    return e->Alt(std::move(all));
+  }
+  bool Nullable(const State& state) const override {
+    if (state[0] == kSign || state[0] == kFirst || state[0] == kPoint) return false;
+    uint64_t rest = state[1];
+    for (uint64_t d = state[2]; d < scale_; ++d) rest = rest * 10 % n_;
+    return rest == 0;
+  }
+  bool Regular() const override { return true; }
+
+ private:
+  const uint64_t n_, scale_;
+};
+
+}  // namespace
+
+JsonText::JsonText(Expressions* e, bool compact)
+    : e_(*e),
+      digits_(e->Star(e->Range('0', '9'))),
+      fraction_(e->Optional(e->Concat(e->Text("."), e->Repeat(e->Range('0', '9'), 1, kUnbounded)))) {
+  if (!compact) space_ = e_.MakeLazy(e_.Own(std::make_unique<Space>()), {kMostSpace, kMostLineFeeds, 0});
+}
+
+ExprId JsonText::Quoted(ExprId inner) { return e_.Concat({e_.Text("\""), inner, e_.Text("\"")}); }
+
+ExprId JsonText::AnyString(Writing writing) { return e_.Star(OneOf(&e_, CodePoints::All(), writing)); }
+
+ExprId JsonText::Match(const char* pattern) {
+  const auto [at, fresh] = matches_.emplace(pattern, kNothing);
+  if (fresh) at->second = ReadPattern(&e_, pattern, {}).value_or(kNothing);
+  return at->second;
+}
+
+StatusOr<ExprId> JsonText::Pattern(const std::string& pattern, Writing writing) {
+  const auto at = patterns_.find({pattern, writing});
+  if (at != patterns_.end()) return at->second;
+  GYRE_ASSIGN_OR_RETURN(const ExprId all,
+                        ReadPattern(&e_, pattern, {.search = true, .lenient = true, .writing = writing}));
+  return patterns_[{pattern, writing}] = all;
+}
+
+StatusOr<bool> JsonText::Matches(const StringLimits::Match& match, std::string_view text) {
+  if (!match.format) {
+    GYRE_ASSIGN_OR_RETURN(const ExprId all, Pattern(match.text, Writing::kPlain));
+    return e_.Takes(all, text);
+  }
+  const auto at = formats_.find({match.text, Writing::kPlain});
+  if (at != formats_.end()) return e_.Takes(at->second, text);
+  GYRE_ASSIGN_OR_RETURN(const ExprId all, Format(&e_, match.text, Writing::kPlain));
+  formats_[{match.text, Writing::kPlain}] = all;
+  return e_.Takes(all, text);
+}
+
+StatusOr<ExprId> JsonText::String(const StringLimits& limits, Writing writing) {
+  std::vector<ExprId> parts;
+  bool positive = false;
+  for (const StringLimits::Match& m : limits.matches) {
+    ExprId all = kNothing;
+    if (m.format) {
+      const auto at = formats_.find({m.text, writing});
+      if (at != formats_.end()) {
+        all = at->second;
+      } else {
+        GYRE_ASSIGN_OR_RETURN(all, Format(&e_, m.text, writing));
+        formats_[{m.text, writing}] = all;
+      }
+    } else {
+      GYRE_ASSIGN_OR_RETURN(all, Pattern(m.text, writing));
+    }
+    parts.push_back(m.matches ? all : e_.Not(all));
+    positive = positive || m.matches;
+  }
+  if (limits.min > 0 || limits.max != UINT64_MAX) {
+    if (limits.min >= kUnbounded) return kNothing;
+    const auto max = static_cast<uint32_t>(std::min<uint64_t>(limits.max, kUnbounded));
+    parts.push_back(e_.Repeat(OneOf(&e_, CodePoints::All(), writing), static_cast<uint32_t>(limits.min), max));
+  } else if (!positive) {
+    parts.push_back(AnyString(writing));
+  }
+  return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
+}
+
+ExprId JsonText::Digits(char first, char last) {
+  return first > last ? kNothing : e_.Range(static_cast<uint8_t>(first), static_cast<uint8_t>(last));
+}
+
+// Numbers without sign and exponent that are at least so large.
+ExprId JsonText::AtLeast(const Decimal& size, bool exclusive) {
+  const std::string whole = size.Whole(), fraction = size.Fraction();
+  const auto n = static_cast<uint32_t>(whole.size());
+  const ExprId digit = Digits('0', '9');
+  const ExprId above_zero = e_.Concat({e_.Star(e_.Text("0")), Digits('1', '9'), digits_});
+  std::vector<ExprId> all = {e_.Concat({Digits('1', '9'), e_.Repeat(digit, n, kUnbounded), fraction_})};
+  for (uint32_t i = 0; i < n; ++i) {
+    all.push_back(e_.Concat({e_.Text(whole.substr(0, i)), Digits(static_cast<char>(whole[i] + 1), '9'),
+                             e_.Repeat(digit, n - i - 1, n - i - 1), fraction_}));
+  }
+  ExprId behind = kNothing;
+  if (fraction.empty()) {
+    behind = exclusive ? e_.Concat(e_.Text("."), above_zero) : fraction_;
+  } else {
+    std::vector<ExprId> ways = {e_.Concat(e_.Text(fraction), exclusive ? above_zero : digits_)};
+    for (size_t i = 0; i < fraction.size(); ++i) {
+      ways.push_back(
+          e_.Concat({e_.Text(fraction.substr(0, i)), Digits(static_cast<char>(fraction[i] + 1), '9'), digits_}));
+    }
+    behind = e_.Concat(e_.Text("."), e_.Alt(std::move(ways)));
+  }
+  all.push_back(e_.Concat(e_.Text(whole), behind));
+  return e_.Alt(std::move(all));
+}
+
+ExprId JsonText::AtMost(const Decimal& size, bool exclusive) {
+  const std::string whole = size.Whole(), fraction = size.Fraction();
+  const auto n = static_cast<uint32_t>(whole.size());
+  const ExprId digit = Digits('0', '9');
+  std::vector<ExprId> all;
+  if (n > 1) {
+    all.push_back(e_.Concat(e_.Alt(e_.Text("0"), e_.Concat(Digits('1', '9'), e_.Repeat(digit, 0, n - 2))), fraction_));
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    all.push_back(
+        e_.Concat({e_.Text(whole.substr(0, i)), Digits(i == 0 && n > 1 ? '1' : '0', static_cast<char>(whole[i] - 1)),
+                   e_.Repeat(digit, n - i - 1, n - i - 1), fraction_}));
+  }
+  ExprId behind = kNothing;
+  if (fraction.empty()) {
+    if (!exclusive) behind = e_.Optional(e_.Concat(e_.Text("."), e_.Repeat(e_.Text("0"), 1, kUnbounded)));
+  } else {
+    std::vector<ExprId> ways;
+    if (!exclusive) ways.push_back(e_.Concat(e_.Text(fraction), e_.Star(e_.Text("0"))));
+    for (size_t i = 0; i < fraction.size(); ++i) {
+      const ExprId before = e_.Text(fraction.substr(0, i));
+      ways.push_back(e_.Concat({before, Digits('0', static_cast<char>(fraction[i] - 1)), digits_}));
+      if (i > 0) ways.push_back(before);
+    }
+    behind = e_.Optional(e_.Concat(e_.Text("."), e_.Alt(std::move(ways))));
+  }
+  all.push_back(e_.Concat(e_.Text(whole), behind));
+  return e_.Alt(std::move(all));
+}
+
+StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
+  // An exponent of three digits would soon be more than a double holds.
+  if (limits.none()) return Match("-?(0|[1-9]\\d*)(\\.\\d+)?([eE][+-]?\\d{1,2})?");
+  const ExprId any = Match("(0|[1-9]\\d*)(\\.\\d+)?"), zero = Match("0(\\.0+)?");
+  const ExprId minus = e_.Text("-");
+  const ExprId integer = Match("-?(0|[1-9]\\d*)(\\.0+)?");
+  std::vector<ExprId> parts = {limits.integer ? integer : e_.Concat(e_.Optional(minus), any)};
+  if (limits.no_integer) parts.push_back(e_.Not(integer));
+  if (limits.low.has_value()) {
+    const auto& [value, exclusive] = *limits.low;
+    if (value.negative()) {
+      parts.push_back(e_.Alt(any, e_.Concat(minus, AtMost(value.Negated(), exclusive))));
+    } else if (value.zero() && !exclusive) {
+      parts.push_back(e_.Alt(any, e_.Concat(minus, zero)));
+    } else {
+      parts.push_back(AtLeast(value, exclusive));
+    }
+  }
+  if (limits.high.has_value()) {
+    const auto& [value, exclusive] = *limits.high;
+    if (value.negative() || (value.zero() && exclusive)) {
+      parts.push_back(e_.Concat(minus, AtLeast(value.Negated(), exclusive)));
+    } else {
+      parts.push_back(e_.Alt(e_.Concat(minus, any), AtMost(value, exclusive)));
+    }
+  }
+  for (const bool wanted : {true, false}) {
+    for (const Decimal& m : wanted ? limits.multiples : limits.no_multiples) {
+      int scale = 0;
+      const std::optional<uint64_t> n = m.Scaled(&scale);
+      if (!n.has_value()) return ResourceExhausted("grammar: the bound of 17 digits of multipleOf is passed");
+      if (*n == 1 && scale == 0) {
+        parts.push_back(wanted ? integer : e_.Not(integer));
+        continue;
+      }
+      const ExprId multiples = e_.MakeLazy(e_.Own(std::make_unique<Multiple>(*n, scale)), {Multiple::kSign, 0, 0});
+      parts.push_back(wanted ? multiples : e_.Not(multiples));
+    }
+  }
+  return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
+}
+
+ExprId JsonText::NumberLiteral(const Decimal& number) {
+  const ExprId zeros = e_.Star(e_.Text("0"));
+  const std::string fraction = number.Fraction();
+  const ExprId behind =
+      fraction.empty() ? e_.Optional(e_.Concat({e_.Text(".0"), zeros})) : e_.Concat(e_.Text("." + fraction), zeros);
+  const ExprId size = e_.Concat(e_.Text(number.Whole()), behind);
+  const ExprId minus = e_.Text("-");
+  return e_.Concat(number.zero() ? e_.Optional(minus) : number.negative() ? minus : kEpsilon, size);
+}
+
+}  // namespace gyre::grammar

@@ -1,0 +1,67 @@
+// Which tokens may follow a state.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/grammar/parser.h"
+#include "coordinator/grammar/token_trie.h"
+
+namespace gyre::grammar {
+
+// Makes the masks of one grammar. A state's mask is the union of its items' masks. An item's expression alone decides
+// most of the tokens, whatever the state: these are kept by expression. The rest is walked in the parser.
+// Not thread-safe: belongs to a CompiledGrammar and its lock.
+class MaskMaker {
+ public:
+  MaskMaker(Parser* parser, const TokenTrie* trie) : parser_(*parser), trie_(trie) {}
+
+  // bits: TokenTrie::words() of them, all cleared before. Ends are allowed where the text may end.
+  void Make(StateId state, TokenBits* bits);
+
+ private:
+  using Row = std::array<ExprId, 256>;
+  struct Exit {
+    uint32_t node;
+    ExprId rest;  // kEpsilon: the rule ends here
+  };
+  // The tokens of an expression whatever comes behind it.
+  struct Own {
+    std::vector<TokenId> few;
+    TokenBits many;           // instead of few
+    int clean = 0;            // the clean tokens of so many characters too
+    bool in_unclean = false;  // the exits' nodes are those of TokenTrie::unclean
+    std::vector<Exit> exits;  // where a token goes on behind the expression's end, or in a rule that it calls
+  };
+  // How far clean characters may follow.
+  struct CleanRun {
+    int all = 0;             // any so many may; no more than kMostClean are looked at
+    bool ends = false;       // no more than that may
+    bool endless = false;    // any number may
+    bool rule_ends = false;  // the rule may end among them
+    bool known = false;
+  };
+
+  struct Place {  // of an item
+    RuleId rule;
+    StateId origin;
+  };
+
+  void AddItem(ExprId rest, const Place& place, TokenBits* bits);
+  const Own& OwnOf(ExprId e, bool bare);
+  void Walk(ExprId e, const TokenTrie::Nodes& nodes, TokenBits* bits, Own* own);
+  void WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits);
+  const CleanRun& RunOf(ExprId e);
+  bool EndlesslyClean(ExprId e);
+  bool Cleanly(ExprId e, int place, std::vector<ExprId>* next, bool* none, bool* rule_ends);
+  const Row& RowOf(ExprId e);
+
+  Parser& parser_;
+  const TokenTrie* const trie_;                               // null: no masks are made
+  std::vector<std::unique_ptr<Row>> rows_;                    // by expression
+  absl::flat_hash_map<ExprId, std::unique_ptr<Own>> own_[2];  // [1]: nothing follows the rule's end
+  absl::flat_hash_map<ExprId, CleanRun> runs_;
+  std::vector<StateId> path_;
+};
+
+}  // namespace gyre::grammar

@@ -1,0 +1,134 @@
+#include "coordinator/grammar/token_trie.h"
+
+#include <algorithm>
+
+#include "model/utf8.h"
+
+namespace gyre::grammar {
+namespace {
+
+// How many characters a clean token has; -1 = it is not clean.
+int CleanCharacters(std::string_view piece) {
+  int count = 0;
+  for (size_t i = 0; i < piece.size(); ++count) {
+    const auto byte = static_cast<uint8_t>(piece[i]);
+    const size_t n = ValidUtf8Length(piece, i);
+    if (n == 0 || byte < 0x20 || byte == '"' || byte == '\\') return -1;
+    i += n;
+  }
+  return count;
+}
+
+// rising: ids in the order of their pieces, one of each piece.
+TokenTrie::Nodes MakeNodes(const std::vector<std::string>& pieces, const std::vector<TokenId>& rising) {
+  TokenTrie::Nodes nodes = {{0, -1, 0, 0}};
+  std::vector<size_t> path = {0};  // the nodes of the last piece
+  std::string_view last;
+  auto close = [&](size_t depth) {
+    while (path.size() > depth + 1) {
+      nodes[path.back()].end = static_cast<uint32_t>(nodes.size());
+      path.pop_back();
+    }
+  };
+  for (TokenId id : rising) {
+    const std::string_view piece = pieces[static_cast<size_t>(id)];
+    const size_t common =
+        static_cast<size_t>(std::mismatch(last.begin(), last.end(), piece.begin(), piece.end()).first - last.begin());
+    close(common);
+    for (size_t i = common; i < piece.size(); ++i) {
+      path.push_back(nodes.size());
+      nodes.push_back({0, -1, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(piece[i])});
+    }
+    nodes.back().token = id;
+    last = piece;
+  }
+  close(0);
+  nodes[0].end = static_cast<uint32_t>(nodes.size());
+  return nodes;
+}
+
+std::vector<std::string> Pieces(const Tokenizer& t, int vocab) {
+  std::vector<std::string> pieces(static_cast<size_t>(std::max(t.size(), vocab)));
+  for (TokenId id = 0; id < t.size(); ++id) {
+    const TokenType type = t.type(id);
+    if (type == TokenType::kControl || type == TokenType::kUnused || type == TokenType::kUnknown) continue;
+    if (!t.IsEndOfGeneration(id)) pieces[static_cast<size_t>(id)] = t.Piece(id);
+  }
+  return pieces;
+}
+
+std::vector<TokenId> Ends(const Tokenizer& t) {
+  std::vector<TokenId> ends;
+  for (TokenId id = 0; id < t.size(); ++id) {
+    if (t.IsEndOfGeneration(id)) ends.push_back(id);
+  }
+  return ends;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : TokenTrie(Pieces(tokenizer, vocab), Ends(tokenizer)) {}
+
+TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
+    : pieces_(std::move(pieces)), ends_(std::move(ends)) {
+  std::sort(ends_.begin(), ends_.end());
+  std::vector<TokenId> rising, unclean;
+  for (size_t id = 0; id < pieces_.size(); ++id) {
+    if (IsEnd(static_cast<TokenId>(id)) || pieces_[id].size() > UINT16_MAX) pieces_[id].clear();
+    if (!pieces_[id].empty()) rising.push_back(static_cast<TokenId>(id));
+  }
+  std::sort(rising.begin(), rising.end(), [this](TokenId a, TokenId b) {
+    const int order = piece(a).compare(piece(b));
+    return order != 0 ? order < 0 : a < b;
+  });
+  std::vector<TokenId> distinct;
+  for (TokenId id : rising) {
+    if (!distinct.empty() && piece(distinct.back()) == piece(id)) {
+      twins_.emplace_back(distinct.back(), id);
+    } else {
+      distinct.push_back(id);
+    }
+  }
+  std::sort(twins_.begin(), twins_.end());
+  clean_.assign(kMostClean + 1, TokenBits(words()));
+  for (TokenId id : distinct) {
+    const int characters = CleanCharacters(piece(id));
+    if (characters < 0 || characters > kMostClean) {
+      unclean.push_back(id);
+    } else {
+      Mark(id, &clean_[static_cast<size_t>(characters)]);
+    }
+  }
+  for (size_t k = 1; k < clean_.size(); ++k) {
+    for (size_t w = 0; w < words(); ++w) clean_[k][w] |= clean_[k - 1][w];
+  }
+  nodes_ = MakeNodes(pieces_, distinct);
+  unclean_ = MakeNodes(pieces_, unclean);
+}
+
+bool TokenTrie::IsEnd(TokenId id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }
+
+TokenId TokenTrie::Longest(std::string_view bytes) const {
+  TokenId longest = -1;
+  uint32_t at = 1, end = nodes_[0].end;
+  for (size_t i = 0; i < bytes.size();) {
+    while (at < end && nodes_[at].byte != static_cast<uint8_t>(bytes[i])) at = nodes_[at].end;
+    if (at >= end) break;
+    if (nodes_[at].token >= 0) longest = nodes_[at].token;
+    end = nodes_[at].end;
+    ++at;
+    ++i;
+  }
+  return longest;
+}
+
+const TokenBits& TokenTrie::Clean(int characters) const { return clean_[static_cast<size_t>(characters)]; }
+
+void TokenTrie::MarkTwins(TokenId token, TokenBits* bits) const {
+  for (auto t = std::lower_bound(twins_.begin(), twins_.end(), std::pair(token, TokenId{0}));
+       t != twins_.end() && t->first == token; ++t) {
+    (*bits)[static_cast<size_t>(t->second) / 64] |= uint64_t{1} << (static_cast<size_t>(t->second) % 64);
+  }
+}
+
+}  // namespace gyre::grammar

@@ -1,0 +1,67 @@
+// The tokens of a vocabulary by their bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer.h"
+
+namespace gyre::grammar {
+
+// The ids that may come next: bit id of word id/64, as RowRequest::mask has them.
+using TokenBits = std::vector<uint64_t>;
+
+// Built once a model. Immutable, thread-safe.
+class TokenTrie {
+ public:
+  struct Node {
+    uint32_t end;    // the next node that isn't below this one
+    TokenId token;   // a token with just these bytes; -1 = none
+    uint16_t depth;  // bytes; 0: the root, which is node 0
+    uint8_t byte;    // the last of them
+  };
+  // Nodes in the order in which a walk meets them; a node's children begin right behind it.
+  using Nodes = std::vector<Node>;
+
+  // Control tokens, unused ones and those without bytes are in no walk: a grammar can't name them.
+  // vocab: ids of the model, which may be more than the tokenizer's.
+  explicit TokenTrie(const Tokenizer& tokenizer, int vocab = 0);
+  // pieces[id]; "" = none. ends: the ids that end a text.
+  TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends);
+
+  int size() const { return static_cast<int>(pieces_.size()); }
+  size_t words() const { return (pieces_.size() + 63) / 64; }
+  const std::string& piece(TokenId id) const { return pieces_[static_cast<size_t>(id)]; }
+  const std::vector<TokenId>& ends() const { return ends_; }
+  bool IsEnd(TokenId id) const;
+
+  // The longest token with which the bytes begin; -1 = none.
+  TokenId Longest(std::string_view bytes) const;
+
+  const Nodes& nodes() const { return nodes_; }
+  // Sets the bit of a node's token, and of those with the same bytes.
+  void Mark(TokenId token, TokenBits* bits) const {
+    (*bits)[static_cast<size_t>(token) / 64] |= uint64_t{1} << (static_cast<size_t>(token) % 64);
+    if (!twins_.empty()) MarkTwins(token, bits);
+  }
+
+  // A token is clean if it is whole characters that stand for themselves within a string of JSON. Most are: a walk that
+  // finds that all clean texts of so many characters may follow takes their bits as one, and walks the rest.
+  static constexpr int kMostClean = 32;              // characters; tokens with more count as kMostClean + 1
+  const Nodes& unclean() const { return unclean_; }  // the tokens that are not clean
+  // The clean tokens of at most so many characters.
+  const TokenBits& Clean(int characters) const;
+
+ private:
+  void MarkTwins(TokenId token, TokenBits* bits) const;
+
+  std::vector<std::string> pieces_;
+  std::vector<TokenId> ends_;  // rising
+  Nodes nodes_, unclean_;
+  std::vector<TokenBits> clean_;                    // [k]: of at most k characters
+  std::vector<std::pair<TokenId, TokenId>> twins_;  // rising: the token in the trie, another with its bytes
+};
+
+}  // namespace gyre::grammar

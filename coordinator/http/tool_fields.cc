@@ -1,0 +1,264 @@
+#include "coordinator/http/tool_fields.h"
+
+#include <xxhash.h>
+
+#include <set>
+
+#include "coordinator/http/json_text.h"
+#include "fmt/format.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kLongestName = 128;
+
+// The one place where grammars join: a call that must come, and arguments that must fit their schema, need one.
+void Constrain(JsonFields& fields, std::string_view param, std::string_view what) {
+  fields.Fail(Unprocessable(fmt::format("{} needs a grammar for the answer, which this server does not have yet", what),
+                            std::string(param)));
+}
+
+void Finish(JsonFields& inner, JsonFields& fields) {
+  if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
+}
+
+bool IsName(std::string_view name) {
+  if (name.empty() || name.size() > kLongestName) return false;
+  for (const char c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!letter && std::string_view("_-.:/").find(c) == std::string_view::npos) return false;
+  }
+  return true;
+}
+
+// Reads name, description, strict and the schema, which is in the field `schema`.
+void ReadFunction(JsonFields& fields, const char* schema, ToolRequest* out) {
+  fields.Require("name");
+  const std::string name = fields.String("name").value_or("");
+  if (fields.failed()) return;
+  const std::string path = fields.Path("name");
+  if (!IsName(name)) {
+    return fields.Fail(BadRequest(
+        fmt::format("{} is \"{}\"; a name has 1 to {} letters, digits and _-.:/", path, name, kLongestName), path));
+  }
+  for (const json::value& tool : out->tools) {
+    if (tool.at("function").at("name") == json::string_view(name)) {
+      return fields.Fail(BadRequest(fmt::format("{}: there are two tools {}", path, name), path));
+    }
+  }
+  json::object function{{"name", name}};
+  if (const std::optional<std::string> description = fields.String("description"))
+    function["description"] = *description;
+  const json::object* parameters = fields.Object(schema);
+  function["parameters"] =
+      parameters != nullptr ? *parameters : json::object{{"type", "object"}, {"properties", json::object()}};
+  if (fields.Bool("strict").value_or(false)) Constrain(fields, fields.Path("strict"), fields.Path("strict"));
+  out->tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+}
+
+bool IsFunction(JsonFields& fields, std::string_view otherwise) {
+  const std::string type = fields.String("type").value_or(std::string(otherwise));
+  if (type == "function" || (type == "custom" && otherwise == "custom")) return true;
+  const std::string path = fields.Path("type");
+  if (!fields.failed()) {
+    fields.Fail(
+        Unprocessable(fmt::format("{} is \"{}\": tools that the client runs are all that is there", path, type), path));
+  }
+  return false;
+}
+
+// The name in a choice of one tool; "": an error.
+std::string ChosenName(JsonFields& choice, bool flat) {
+  if (flat) {
+    choice.Require("name");
+    return choice.String("name").value_or("");
+  }
+  choice.Require("function");
+  const json::object* function = choice.Object("function");
+  if (function == nullptr) return "";
+  JsonFields inner(*function, choice.Path("function."));
+  inner.Require("name");
+  const std::string name = inner.String("name").value_or("");
+  Finish(inner, choice);
+  return name;
+}
+
+void CheckDeclared(JsonFields& fields, const std::string& name, const ToolRequest& request) {
+  if (fields.failed() || request.declared.contains(name)) return;
+  fields.Fail(BadRequest(fmt::format("tool_choice: there is no tool \"{}\"", name), "tool_choice"));
+}
+
+void Forbid(ToolRequest* out) {
+  out->tools.clear();
+  out->declared.clear();
+}
+
+// "auto", "none" or "required".
+void ReadMode(JsonFields& fields, const std::string& mode, ToolRequest* out) {
+  if (mode == "none") return Forbid(out);
+  if (mode == "required") {
+    if (!out->any()) return fields.Fail(BadRequest("tool_choice is required, but there are no tools", "tool_choice"));
+    return Constrain(fields, "tool_choice", "tool_choice required");
+  }
+  if (mode != "auto") {
+    fields.Fail(BadRequest(fmt::format("tool_choice is \"{}\"; it may be auto, none, required, or an object", mode),
+                           "tool_choice"));
+  }
+}
+
+void ReadAllowed(JsonFields& choice, bool flat, ToolRequest* out) {
+  const json::object* allowed = flat ? nullptr : choice.Object("allowed_tools");
+  if (!flat) choice.Require("allowed_tools");
+  if (!flat && allowed == nullptr) return;
+  const json::object none;
+  JsonFields nested(flat ? none : *allowed, choice.Path("allowed_tools."));
+  JsonFields& inner = flat ? choice : nested;
+  inner.Require("tools");
+  const std::string mode = inner.String("mode").value_or("auto");
+  const json::array* tools = inner.Array("tools");
+  if (tools != nullptr) {
+    DeclaredTools kept;
+    inner.EachObject("tools", *tools, [&](JsonFields& tool) {
+      if (!IsFunction(tool, "function")) return;
+      const std::string name = ChosenName(tool, flat);
+      CheckDeclared(tool, name, *out);
+      if (!tool.failed()) kept[name] = out->declared[name];
+    });
+    if (!inner.failed()) out->declared = std::move(kept);
+  }
+  if (!flat) Finish(nested, choice);
+  if (!choice.failed()) ReadMode(choice, mode, out);
+}
+
+void ReadChoice(JsonFields& fields, bool flat, ToolRequest* out) {
+  const json::value* choice = fields.Any("tool_choice");
+  if (choice == nullptr) return;
+  if (choice->is_string()) return ReadMode(fields, std::string(choice->get_string()), out);
+  const json::object* object = fields.Object("tool_choice");
+  if (object == nullptr) return;
+  JsonFields inner(*object, "tool_choice.");
+  inner.Require("type");
+  const std::string type = inner.String("type").value_or("");
+  if (type == "allowed_tools") {
+    ReadAllowed(inner, flat, out);
+  } else if (!inner.failed() && IsFunction(inner, "function")) {
+    const std::string name = ChosenName(inner, flat);
+    CheckDeclared(inner, name, *out);
+    if (!inner.failed()) Constrain(inner, "tool_choice", "tool_choice of one function");
+  }
+  Finish(inner, fields);
+}
+
+void ReadTools(JsonFields& fields, bool flat, ToolRequest* out) {
+  if (const json::array* tools = fields.Array("tools")) {
+    fields.EachObject("tools", *tools, [&](JsonFields& tool) {
+      tool.Require("type");
+      if (tool.failed() || !IsFunction(tool, "function")) return;
+      if (flat) return ReadFunction(tool, "parameters", out);
+      tool.Require("function");
+      const json::object* function = tool.Object("function");
+      if (function == nullptr) return;
+      JsonFields inner(*function, tool.Path("function."));
+      ReadFunction(inner, "parameters", out);
+      Finish(inner, tool);
+    });
+  }
+  out->declared = DeclareTools(out->tools);
+  out->parallel = fields.Bool("parallel_tool_calls").value_or(true);
+  ReadChoice(fields, flat, out);
+}
+
+}  // namespace
+
+void ToolRequest::Offer(Conversation* conversation) const {
+  if (!tools.empty()) conversation->tools = tools;
+}
+
+void ReadChatTools(JsonFields& fields, ToolRequest* out) {
+  fields.Refuse("functions", "use tools");
+  const json::value* call = fields.Any("function_call");
+  // Without functions "auto" asks for none.
+  if (call != nullptr && *call != "none" && *call != "auto") fields.Refuse("function_call", "use tool_choice");
+  ReadTools(fields, false, out);
+}
+
+void ReadResponseTools(JsonFields& fields, ToolRequest* out) { ReadTools(fields, true, out); }
+
+void ReadMessageTools(JsonFields& fields, ToolRequest* out) {
+  if (const json::array* tools = fields.Array("tools")) {
+    fields.EachObject("tools", *tools, [&](JsonFields& tool) {
+      if (!IsFunction(tool, "custom")) return;
+      ReadFunction(tool, "input_schema", out);
+      for (const char* name :
+           {"cache_control", "input_examples", "defer_loading", "allowed_callers", "eager_input_streaming"}) {
+        tool.Ignore(name);
+      }
+    });
+  }
+  out->declared = DeclareTools(out->tools);
+  const json::object* choice = fields.Object("tool_choice");
+  if (choice == nullptr) return;
+  JsonFields inner(*choice, "tool_choice.");
+  inner.Require("type");
+  const std::string type = inner.String("type").value_or("");
+  out->parallel = !inner.Bool("disable_parallel_tool_use").value_or(false);
+  if (type == "tool") {
+    const std::string name = ChosenName(inner, true);
+    CheckDeclared(inner, name, *out);
+    if (!inner.failed()) Constrain(inner, "tool_choice", "tool_choice of one tool");
+  } else if (!inner.failed() && type != "any" && type != "auto" && type != "none") {
+    inner.Fail(BadRequest(fmt::format("tool_choice.type is \"{}\"; it may be auto, any, tool or none", type),
+                          "tool_choice.type"));
+  } else if (!inner.failed()) {
+    ReadMode(inner, type == "any" ? "required" : type, out);
+  }
+  Finish(inner, fields);
+}
+
+json::object ToolCall(std::string_view id, std::string_view name, std::string_view arguments) {
+  const auto text = [](std::string_view t) { return json::string_view(t.data(), t.size()); };
+  return {{"id", text(id)},
+          {"type", "function"},
+          {"function", json::object{{"name", text(name)}, {"arguments", text(arguments)}}}};
+}
+
+json::object ToolResult(std::string_view id, std::string_view content) {
+  const auto text = [](std::string_view t) { return json::string_view(t.data(), t.size()); };
+  json::object message{{"role", "tool"}, {"content", text(content)}};
+  if (!id.empty()) message["tool_call_id"] = text(id);
+  return message;
+}
+
+void NameToolResults(json::array* messages) {
+  std::map<std::string, json::value, std::less<>> names;  // by the calls' ids
+  for (json::value& value : *messages) {
+    json::object& message = value.as_object();
+    if (const json::value* calls = message.if_contains("tool_calls")) {
+      for (const json::value& call : calls->as_array()) {
+        names[std::string(call.at("id").as_string())] = call.at("function").at("name");
+      }
+    }
+    const json::value* id = message.if_contains("tool_call_id");
+    if (id == nullptr || message.if_contains("name") != nullptr) continue;
+    const auto name = names.find(std::string(id->as_string()));
+    if (name != names.end()) message["name"] = name->second;
+  }
+}
+
+std::string CallId(std::string_view prefix, std::string_view answer, size_t choice, size_t index) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  const std::string name = fmt::format("{}.{}.{}", answer, choice, index);
+  std::string out(prefix);
+  for (uint64_t part = 0; part < 3; ++part) {
+    uint64_t bits = XXH3_64bits_withSeed(name.data(), name.size(), part);
+    for (int i = 0; i < 8; ++i) {
+      out += kLetters[bits % kLetters.size()];
+      bits /= kLetters.size();
+    }
+  }
+  return out;
+}
+
+}  // namespace gyre::http

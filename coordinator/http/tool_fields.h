@@ -1,0 +1,45 @@
+// Tools in the bodies of requests, in the shapes of all APIs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "boost/json/array.hpp"
+#include "boost/json/object.hpp"
+#include "coordinator/http/json_fields.h"
+#include "model/chat_template.h"
+#include "model/tool_reader.h"
+
+namespace gyre::http {
+
+// What a request says of tools.
+struct ToolRequest {
+  boost::json::array tools;  // for the template: {"type": "function", "function": {...}} each
+  DeclaredTools declared;    // those that the model may call
+  bool parallel = true;      // more than one call in an answer
+
+  bool any() const { return !declared.empty(); }
+  // Puts the tools into the conversation.
+  void Offer(Conversation* conversation) const;
+};
+
+// OpenAI's chat completions: tools, tool_choice, parallel_tool_calls.
+void ReadChatTools(JsonFields& fields, ToolRequest* out);
+// OpenAI's responses: the same with flat functions.
+void ReadResponseTools(JsonFields& fields, ToolRequest* out);
+// Anthropic's messages: tools, tool_choice.
+void ReadMessageTools(JsonFields& fields, ToolRequest* out);
+
+// A call in an assistant's message, in the form of chat templates. `arguments`: a JSON text.
+boost::json::object ToolCall(std::string_view id, std::string_view name, std::string_view arguments);
+// A tool's result as a message of the role "tool".
+boost::json::object ToolResult(std::string_view id, std::string_view content);
+// Names the tool in each result that has no name, by the call with its id.
+void NameToolResults(boost::json::array* messages);
+
+// The id of a call: `prefix` and 24 characters that depend on the answer's id, the choice and the call's index alone,
+// so that a stream that is taken up has the same.
+std::string CallId(std::string_view prefix, std::string_view answer, size_t choice, size_t index);
+
+}  // namespace gyre::http

@@ -1,0 +1,121 @@
+#include "model/hf/quantization_config.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/hf/json.h"
+#include "model/hf/model_types.h"
+#include "model/quoted.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+// Refuses keys of `o` that are in no list. `where`: the object's name, for messages.
+Status OnlyKeys(const json::object& o, std::span<const std::string_view> known, std::string_view where) {
+  for (const auto& item : o) {
+    const std::string_view key(item.key().data(), item.key().size());
+    if (IsEmpty(item.value()) || IsListed(known, key)) continue;
+    return Unimplemented("{}.{} is {}: the key is not known", where, Printable(key), Shown(item.value()));
+  }
+  return absl::OkStatus();
+}
+
+// Refuses values of `key` other than those in the JSON list. An absent value is right.
+Status OnlyValues(const json::object& o, const char* key, const char* values, std::string_view where) {
+  const json::value* v = o.if_contains(key);
+  if (v == nullptr || IsEmpty(*v)) return absl::OkStatus();
+  const json::value list = json::parse(values);
+  if (IsOneOf(*v, list.get_array())) return absl::OkStatus();
+  return Unimplemented("{}.{} is {}, known is {}", where, key, Shown(*v), ShownList(list.get_array()));
+}
+
+// Which layers are quantized, with which rounding, and how a program is to multiply: the tensors show the first, and
+// the others do not change what the weights are.
+constexpr std::string_view kFp8Keys[] = {"quant_method",
+                                         "fmt",
+                                         "weight_block_size",
+                                         "activation_scheme",
+                                         "scale_fmt",
+                                         "dequantize",
+                                         "modules_to_not_convert",
+                                         "ignored_layers",
+                                         "_*"};
+constexpr std::string_view kMxfp4Keys[] = {"quant_method", "modules_to_not_convert", "dequantize", "_*"};
+constexpr std::string_view kCompressedKeys[] = {"quant_method",
+                                                "format",
+                                                "config_groups",
+                                                "ignore",
+                                                "version",
+                                                "quantization_status",
+                                                "global_compression_ratio",
+                                                "_*"};
+constexpr std::string_view kGroupKeys[] = {"targets", "weights", "input_activations", "format"};
+constexpr std::string_view kWeightKeys[] = {"num_bits", "type",     "strategy",       "symmetric",
+                                            "dynamic",  "observer", "observer_kwargs"};
+
+Status CheckFp8(const json::object& q, std::string_view where) {
+  GYRE_RETURN_IF_ERROR(OnlyKeys(q, kFp8Keys, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "fmt", R"(["e4m3", "float8_e4m3fn"])", where));
+  return OnlyValues(q, "weight_block_size", "[[128, 128]]", where);
+}
+
+Status CheckCompressed(const json::object& q, std::string_view where) {
+  GYRE_RETURN_IF_ERROR(OnlyKeys(q, kCompressedKeys, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "format", R"(["int-quantized", "dense"])", where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quantization_status", R"(["compressed"])", where));
+  const json::object* groups = Object(q, "config_groups");
+  if (groups == nullptr) return absl::OkStatus();
+  for (const auto& item : *groups) {
+    const std::string name =
+        fmt::format("{}.config_groups.{}", where, Printable({item.key().data(), item.key().size()}));
+    const json::object* group = item.value().if_object();
+    if (group == nullptr) return DataLoss("{} is {}, expected an object", name, Shown(item.value()));
+    GYRE_RETURN_IF_ERROR(OnlyKeys(*group, kGroupKeys, name));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*group, "format", R"(["int-quantized"])", name));
+    const json::object* weights = Object(*group, "weights");
+    if (weights == nullptr) continue;
+    const std::string of_weights = name + ".weights";
+    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "num_bits", "[8]", of_weights));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "type", R"(["int"])", of_weights));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "strategy", R"(["channel"])", of_weights));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "symmetric", "[true]", of_weights));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "dynamic", "[false]", of_weights));
+    GYRE_RETURN_IF_ERROR(OnlyKeys(*weights, kWeightKeys, of_weights));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Status CheckQuantization(const json::object& config) {
+  // MLX writes the key "quantization"; its groups of integers have other names and layouts.
+  if (const json::value* v = config.if_contains("quantization"); v != nullptr && !IsEmpty(*v)) {
+    return Unimplemented("quantization is {}: weights in MLX's format are not known", Shown(*v));
+  }
+  for (const char* where : {"quantization_config", "compression_config"}) {
+    const json::value* v = config.if_contains(where);
+    if (v == nullptr || IsEmpty(*v)) continue;
+    if (!v->is_object()) return DataLoss("{} is {}, expected an object", where, Shown(*v));
+    const json::object& q = v->get_object();
+    const std::string method = Text(q.if_contains("quant_method"));
+    if (method == "fp8") {
+      GYRE_RETURN_IF_ERROR(CheckFp8(q, where));
+    } else if (method == "mxfp4") {
+      GYRE_RETURN_IF_ERROR(OnlyKeys(q, kMxfp4Keys, where));
+    } else if (method == "compressed-tensors") {
+      GYRE_RETURN_IF_ERROR(CheckCompressed(q, where));
+    } else {
+      const json::value* stated = q.if_contains("quant_method");
+      return Unimplemented(
+          "{}.quant_method is {}, known are fp8 (in blocks of 128 x 128, or with one scale for each tensor), mxfp4, "
+          "and compressed-tensors with 8-bit integers and a scale for each row",
+          where, stated != nullptr ? Shown(*stated) : "missing");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

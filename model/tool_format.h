@@ -1,0 +1,47 @@
+// The forms in which models write calls of tools, and the one table of the families' markers. Pure.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+namespace gyre {
+
+// How a call is written. An ellipsis stands for more of the same.
+enum class ToolForm : unsigned char {
+  kJson,            // OPEN {"name": N, "arguments": {...}} CLOSE, or a list of such objects
+  kXmlParameters,   // OPEN <function=N> <parameter=K> V </parameter> ... </function> CLOSE
+  kLlamaJson,       // the whole answer: {"name": N, "parameters": {...}}, or OPEN N.call(K=V, ...)
+  kPythonic,        // the whole answer: [N(K=V, ...), ...]
+  kTaggedPythonic,  // OPEN [N(K=V, ...), ...] CLOSE; the brackets may be absent
+  kMistralArgs,     // OPEN N [CALL_ID] id [ARGS] {...}
+  kHarmony,         // a message "to=functions.N"
+  kDeepSeek,        // OPEN begin N sep {...} end ... CLOSE
+  kDeepSeekFenced,  // OPEN begin type sep N ```json {...} ``` end ... CLOSE
+  kInvoke,          // OPEN <invoke name="N"> <parameter name="K">V</parameter> ... </invoke> ... CLOSE
+  kArgKeys,         // OPEN N <arg_key>K</arg_key> <arg_value>V</arg_value> ... CLOSE
+  kKimi,            // OPEN begin functions.N:index args {...} end ... CLOSE
+  kBraces,          // OPEN call:N{K:V, ...} CLOSE; texts stand between quotation tokens
+  kFunctionTag,     // <function=N>{...}</function>
+  kRecipient,       // >>>N, line feed, {...}; the recipient "all" gets the content
+};
+
+// The calls of one family. A row is one of these in docs/api.md.
+struct ToolFormat {
+  const char* name;
+  ToolForm form;
+  const char *open, *close;  // close "": a call has no marker behind it
+  std::initializer_list<const char*> inner;
+  // A template of the family writes one text of each list.
+  std::initializer_list<std::initializer_list<const char*>> written;
+  bool tokens;         // whether the markers are control tokens in the family's vocabulary
+  const char* thinks;  // the marker behind its reasoning
+};
+
+// Rows that need more of a template stand before those that need less.
+std::span<const ToolFormat> ToolFormats();
+// nullptr: there is none.
+const ToolFormat* ToolFormatOf(std::string_view chat_template);
+const ToolFormat* ToolFormatNamed(std::string_view name);
+
+}  // namespace gyre

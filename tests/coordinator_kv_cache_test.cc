@@ -1,0 +1,205 @@
+// Contents that have a name, and the tables of sequences that share them.
+#include "coordinator/engine/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "coordinator/engine/prefix_index.h"
+
+namespace gyre {
+namespace {
+
+// Tokens of the class of prompts.
+struct Rows {
+  explicit Rows(std::vector<TokenId> t) : tokens(std::move(t)), classes(tokens.size(), RowClass::kPrompt) {}
+  TokenSpan span() const { return {tokens, classes}; }
+  std::vector<TokenId> tokens;
+  std::vector<RowClass> classes;
+};
+
+TEST(PrefixIndex, AContentIsFoundByAllThatItIs) {
+  // With equal hashes too.
+  for (const PrefixIndex::HashFunction hash :
+       {&PrefixIndex::Hash, +[](uint64_t, ChainId, TokenSpan) -> uint64_t { return 7; }}) {
+    PrefixIndex index(hash);
+    const Rows a({1, 2}), b({3, 4});
+    const ChainId first = index.Add(0, kNoChain, a.span()), second = index.Add(0, first, b.span());
+    EXPECT_NE(first, second);
+    EXPECT_EQ(index.Find(0, kNoChain, a.span()), first);
+    EXPECT_EQ(index.Find(0, first, b.span()), second);
+    EXPECT_EQ(index.Find(1, kNoChain, a.span()), kNoChain) << "another salt";
+    EXPECT_EQ(index.Find(0, kNoChain, b.span()), kNoChain) << "another parent";
+    EXPECT_EQ(index.Find(0, kNoChain, Rows({1, 3}).span()), kNoChain) << "other tokens";
+    Rows generated({1, 2});
+    generated.classes[1] = RowClass::kGenerated;
+    EXPECT_EQ(index.Find(0, kNoChain, generated.span()), kNoChain) << "other classes";
+    EXPECT_TRUE(index.CheckIntegrity(2).ok()) << index.CheckIntegrity(2);
+    EXPECT_FALSE(index.CheckIntegrity(3).ok());
+    index.Forget(first);
+    EXPECT_EQ(index.Find(0, kNoChain, a.span()), kNoChain);
+    EXPECT_GT(index.Add(0, kNoChain, a.span()), second) << "no chain is handed out twice";
+    EXPECT_EQ(index.size(), 2u);
+  }
+}
+
+TEST(PrefixIndex, AnotherIndexIsTakenOverUnderItsChains) {
+  PrefixIndex index;
+  const CachedUnit unit{.chain = 9, .parent = 3, .salt = 5, .tokens = {1, 2}, .classes = {RowClass::kPrompt, {}}};
+  EXPECT_TRUE(index.Restore(unit));
+  EXPECT_FALSE(index.Restore(unit)) << "the chain is known";
+  CachedUnit wrong = unit;
+  wrong.chain = 3;
+  EXPECT_FALSE(index.Restore(wrong)) << "it does not come after its parent";
+  EXPECT_EQ(index.Find(5, 3, {unit.tokens, unit.classes}), 9u);
+  CachedUnit described;
+  index.Describe(9, &described);
+  described.chain = 9;
+  EXPECT_EQ(described, unit);
+  EXPECT_GT(index.NewChain(), 9u);
+}
+
+class KvCacheTest : public ::testing::Test {
+ protected:
+  // Eight pages of two positions.
+  KvCache cache_{{.counts = {.num_blocks = 8}, .block_size = 2}};
+
+  bool Admit(const Rows& rows, KvTables* t, KvUnits margin = {}) {
+    return cache_.Admit({.rows = rows.span(), .prompt = static_cast<uint32_t>(rows.tokens.size()), .margin = margin},
+                        t);
+  }
+  void ExpectWhole(const std::vector<const KvTables*>& all) {
+    const Status status = cache_.CheckIntegrity(all);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+};
+
+TEST_F(KvCacheTest, ABeginningIsSharedAndItsTailIsEvictedFirst) {
+  const Rows text({1, 2, 3, 4, 5});
+  KvTables a, b, c;
+  ASSERT_TRUE(Admit(text, &a));
+  cache_.Publish(text.span(), 4, 1, &a);
+  ASSERT_TRUE(Admit(text, &b));
+  EXPECT_EQ(b.published, 2u);
+  EXPECT_EQ(b.blocks[0], a.blocks[0]);
+  EXPECT_EQ(b.blocks[1], a.blocks[1]);
+  EXPECT_NE(b.blocks[2], a.blocks[2]) << "a block that is open to new rows is nobody else's";
+  ExpectWhole({&a, &b});
+  EXPECT_FALSE(cache_.CheckIntegrity(std::vector<const KvTables*>{&a}).ok()) << "b's references are missing";
+  const BlockId head = a.blocks[0], tail = a.blocks[1];
+  cache_.Release(&a);
+  cache_.Release(&b);
+  EXPECT_EQ(cache_.pool(kPageGroup).kept(), 2u);
+  ExpectWhole({});
+  // Seven blocks: the six free ones, and the tail of the chain.
+  ASSERT_TRUE(Admit(Rows(std::vector<TokenId>(14, 7)), &c));
+  EXPECT_EQ(c.blocks.back(), tail);
+  EXPECT_EQ(cache_.FindPrefix(0, text.span()), std::vector<BlockId>{head});
+  ExpectWhole({&c});
+  KvTables none;
+  EXPECT_FALSE(Admit(Rows({9, 9, 9}), &none)) << "one block is left";
+  EXPECT_TRUE(none.blocks.empty());
+  EXPECT_FALSE(Admit(text, &none)) << "its beginning is there, and two more blocks are not";
+  ExpectWhole({&c});
+  EXPECT_TRUE(Admit(Rows({9, 9}), &none));
+}
+
+TEST_F(KvCacheTest, AMarginStaysFree) {
+  KvTables a;
+  const Rows text(std::vector<TokenId>(12, 1));
+  EXPECT_FALSE(Admit(text, &a, {3}));
+  EXPECT_TRUE(Admit(text, &a, {2}));
+  EXPECT_EQ(a.blocks.size(), 6u);
+}
+
+TEST_F(KvCacheTest, EqualContentsAreFoundOnce) {
+  const Rows text({1, 2, 3});
+  KvTables a, b;
+  ASSERT_TRUE(Admit(text, &a));
+  ASSERT_TRUE(Admit(text, &b));
+  cache_.Publish(text.span(), 2, 1, &a);
+  cache_.Publish(text.span(), 2, 2, &b);
+  EXPECT_EQ(a.chain, b.chain);
+  EXPECT_EQ(cache_.pool(kPageGroup).published(), 1u) << "the second one stays private";
+  EXPECT_EQ(cache_.StepsOf(std::vector<BlockId>{a.blocks[0], b.blocks[0]}), (std::vector<uint64_t>{1, 0}));
+  ExpectWhole({&a, &b});
+}
+
+TEST_F(KvCacheTest, AnotherRingFindsNothingOfTheLastOne) {
+  const Rows text({1, 2, 3, 4, 5});
+  KvTables a, b;
+  ASSERT_TRUE(Admit(text, &a));
+  cache_.Publish(text.span(), 2, 1, &a);
+  cache_.SetRing(77, 8);
+  cache_.Publish(text.span(), 4, 2, &a);
+  EXPECT_EQ(a.published, 1u) << "its rows are of both rings";
+  ASSERT_TRUE(Admit(text, &b));
+  EXPECT_EQ(b.published, 0u);
+  cache_.SetRing(77, 8);
+  cache_.Publish(text.span(), 4, 3, &b);
+  EXPECT_EQ(b.published, 2u);
+}
+
+TEST_F(KvCacheTest, WhatLeaksComesBackToItsOwners) {
+  const Rows text({1, 2, 3});
+  KvTables a, lost;
+  ASSERT_TRUE(Admit(text, &a));
+  cache_.Publish(text.span(), 2, 1, &a);
+  ASSERT_TRUE(Admit(text, &lost));
+  cache_.LeakForTest();
+  const std::vector<const KvTables*> all{&a};
+  EXPECT_FALSE(cache_.CheckIntegrity(all).ok());
+  EXPECT_EQ(cache_.Reclaim(all), 3u) << "a reference to the first block, the other one's second, and one of nobody";
+  ExpectWhole(all);
+  cache_.Release(&a);
+  EXPECT_EQ(cache_.pool(kPageGroup).kept(), 1u) << "what it holds can still be found";
+  EXPECT_EQ(cache_.pool(kPageGroup).available(), 8u);
+}
+
+// In every build, as none of them has to be right about who calls.
+TEST_F(KvCacheTest, AWrongCallIsToldOnce) {
+  const Rows text({1, 2, 3});
+  KvTables a;
+  ASSERT_TRUE(Admit(text, &a));
+  KvTables twice = a;
+  cache_.Publish(text.span(), 2, 1, &a);
+  const Rows other({3, 4, 3});
+  cache_.Publish(other.span(), 2, 2, &twice);
+  EXPECT_EQ(Message(cache_.TakeFault()), "block 0 of 8 is published, and it has 1 owners and a content");
+  EXPECT_NE(twice.chain, a.chain) << "what follows is found by nobody";
+  EXPECT_TRUE(cache_.FindPrefix(0, other.span()).empty());
+  ExpectWhole({&a});
+  cache_.Release(&a);
+  cache_.ReleaseForTest(1);
+  EXPECT_EQ(Message(cache_.TakeFault()), "block 1 of 8 is given back, and it has no owner");
+  EXPECT_TRUE(cache_.TakeFault().ok());
+  ExpectWhole({});
+}
+
+TEST_F(KvCacheTest, WhatIsTakenOverIsFoundAndTheNewerOfTwoEqualsStays) {
+  const auto unit = [](BlockId block, uint64_t step, ChainId chain, ChainId parent, std::vector<TokenId> tokens) {
+    return CachedUnit{.place = {kPageGroup, block},
+                      .step = step,
+                      .chain = chain,
+                      .parent = parent,
+                      .salt = MixSalts(0, 0),
+                      .tokens = std::move(tokens),
+                      .classes = {RowClass::kPrompt, RowClass::kPrompt}};
+  };
+  cache_.Restore({unit(0, 5, 10, kNoChain, {1, 2}), unit(3, 6, 11, 10, {3, 4}), unit(4, 4, 8, kNoChain, {1, 2}),
+                  unit(0, 7, 12, kNoChain, {5, 6}), unit(9, 8, 13, kNoChain, {7, 8}), unit(5, 9, 14, 15, {7, 8}),
+                  unit(6, 9, 16, kNoChain, {7})});
+  EXPECT_EQ(cache_.FindPrefix(0, Rows({1, 2, 3, 4}).span()), (std::vector<BlockId>{0, 3}));
+  EXPECT_EQ(cache_.pool(kPageGroup).published(), 2u)
+      << "an older equal, a second content of a block, and four that do not fit";
+  EXPECT_EQ(cache_.pool(kPageGroup).available(), 8u);
+  const std::vector<CacheChange> void_units = cache_.TakeChanges(9);
+  ASSERT_EQ(void_units.size(), 1u) << "whoever stored the older equal drops it";
+  EXPECT_EQ(void_units[0].place, (MemoryCounts::Place{kPageGroup, 4}));
+  EXPECT_FALSE(void_units[0].unit.has_value());
+  ExpectWhole({});
+}
+
+}  // namespace
+}  // namespace gyre

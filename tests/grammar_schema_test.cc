@@ -1,0 +1,252 @@
+// JSON Schemas as grammars: what they take, what they refuse, and that whatever masks let a text become obeys the
+// schema.
+#include "coordinator/grammar/json_schema.h"
+
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "fmt/core.h"
+#include "tests/testing/grammar_text.h"
+#include "tests/testing/small_schema.h"
+
+namespace gyre::grammar {
+namespace {
+
+namespace json = boost::json;
+using ::testing::HasSubstr;
+
+bool Takes(const std::string& schema, std::string_view text, const JsonOptions& options = {}) {
+  auto g = JsonSchemaGrammar(std::string_view(schema), options);
+  if (!g.ok()) {
+    ADD_FAILURE() << schema << ": " << g.status();
+    return false;
+  }
+  return testing::Takes(testing::Compiled(std::move(g)).get(), text);
+}
+
+TEST(GrammarSchema, NumbersAreComparedByValue) {
+  EXPECT_TRUE(Takes(R"({"type": "integer"})", "1.0"));
+  EXPECT_FALSE(Takes(R"({"type": "integer"})", "1.5"));
+  EXPECT_TRUE(Takes(R"({"const": 1.50})", "1.5"));
+  EXPECT_TRUE(Takes(R"({"enum": [18446744073709551617]})", "18446744073709551617"));
+  EXPECT_FALSE(Takes(R"({"enum": [18446744073709551617]})", "18446744073709551616"));
+  EXPECT_TRUE(Takes(R"({"const": 0})", "-0.0"));
+  const std::string range = R"({"type": "number", "minimum": -3.25, "exclusiveMaximum": 100})";
+  for (const char* in : {"-3.25", "-3.250", "-3", "-0", "0.001", "7", "42.5", "99.999", "9"})
+    EXPECT_TRUE(Takes(range, in)) << in;
+  for (const char* out : {"-3.251", "-4", "-10", "100", "100.0", "1000", "01", "1.", "-"})
+    EXPECT_FALSE(Takes(range, out)) << out;
+  EXPECT_TRUE(Takes(R"({"multipleOf": 0.01})", "0.070"));
+  EXPECT_FALSE(Takes(R"({"multipleOf": 0.01})", "0.075"));
+  EXPECT_TRUE(Takes(R"({"multipleOf": 7, "minimum": 100})", "105"));
+  EXPECT_FALSE(Takes(R"({"multipleOf": 7, "minimum": 100})", "98"));
+}
+
+TEST(GrammarSchema, StringsInAllTheirWritings) {
+  const std::string s = R"({"type": "string", "pattern": "^[a-zé]+$", "maxLength": 3})";
+  EXPECT_TRUE(Takes(s, R"("aé")"));
+  EXPECT_TRUE(Takes(s, R"("\u0061\u00e9b")"));
+  EXPECT_FALSE(Takes(s, R"("abcd")"));
+  EXPECT_FALSE(Takes(s, R"("A")"));
+  EXPECT_TRUE(Takes(R"({"maxLength": 1})", R"("\ud83d\ude42")"));
+  EXPECT_FALSE(Takes(R"({"type": "string"})", R"("\ud83d")"));
+  EXPECT_FALSE(Takes(R"({"type": "string"})", "\"\n\""));
+}
+
+TEST(GrammarSchema, Formats) {
+  auto is = [](const char* format, const std::string& text) {
+    return Takes(fmt::format(R"({{"format": "{}"}})", format), "\"" + text + "\"");
+  };
+  EXPECT_TRUE(is("date", "2024-02-29"));
+  EXPECT_FALSE(is("date", "2023-02-29"));
+  EXPECT_FALSE(is("date", "2024-04-31"));
+  EXPECT_TRUE(is("date-time", "1990-12-31T15:59:60-08:00"));
+  EXPECT_FALSE(is("date-time", "1990-12-31T15:59:60+08:00"));
+  EXPECT_TRUE(is("ipv6", "::ffff:192.168.0.1"));
+  EXPECT_FALSE(is("ipv6", "1::2::3"));
+  EXPECT_TRUE(is("uuid", "123e4567-e89b-12d3-a456-426614174000"));
+  EXPECT_TRUE(is("duration", "P1Y2M3DT4H5M6S"));
+  EXPECT_FALSE(is("duration", "P1Y3D"));
+  EXPECT_TRUE(is("uri", "https://example.org/a?b#c"));
+  EXPECT_FALSE(is("uri", "//example.org"));
+  EXPECT_TRUE(is("no-such-format", "anything"));
+  EXPECT_TRUE(Takes(R"({"format": "date"})", R"("x")", {.formats = false}));
+}
+
+TEST(GrammarSchema, MembersComeInOrderUnlessThereIsNone) {
+  const std::string s = R"({"type": "object", "properties": {"b": {}, "a": {}}, "required": ["z"]})";
+  EXPECT_TRUE(Takes(s, R"({"b":1,"a":2,"z":3,"y":4})"));
+  EXPECT_TRUE(Takes(s, R"({"a":2,"y":4,"z":3})"));
+  EXPECT_FALSE(Takes(s, R"({"a":2,"b":1,"z":3})"));
+  EXPECT_TRUE(Takes(s, R"({"z":3,"a":2,"b":1})", {.any_order = true}));
+  EXPECT_FALSE(Takes(s, R"({"z":3,"a":2,"a":1})", {.any_order = true}));
+  EXPECT_FALSE(Takes(s, R"({"b":1,"a":2})"));
+  EXPECT_TRUE(Takes(s, "{\"b\" : 1,\n \"z\":\t{}}"));
+  EXPECT_FALSE(Takes(s, "{\"b\" : 1, \"z\":{}}", {.compact = true}));
+  EXPECT_FALSE(Takes(s, "{\"b\":1,\n\n\n\"z\":{}}"));
+}
+
+TEST(GrammarSchema, ApplicatorsMeanWhatTheySay) {
+  const std::string one = R"({"oneOf": [{"multipleOf": 2, "type": "integer"}, {"multipleOf": 3, "type": "integer"}]})";
+  EXPECT_TRUE(Takes(one, "4"));
+  EXPECT_TRUE(Takes(one, "9"));
+  EXPECT_FALSE(Takes(one, "6"));
+  EXPECT_FALSE(Takes(one, "5"));
+  const std::string condition = R"({"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "x": {}},
+      "required": ["kind"], "if": {"properties": {"kind": {"const": "a"}}}, "then": {"required": ["x"]}})";
+  EXPECT_TRUE(Takes(condition, R"({"kind":"a","x":1})"));
+  EXPECT_FALSE(Takes(condition, R"({"kind":"a"})"));
+  EXPECT_TRUE(Takes(condition, R"({"kind":"b"})"));
+  const std::string evaluated =
+      R"({"anyOf": [{"properties": {"a": true}, "required": ["a"]}, {"properties": {"b": true}}],
+      "unevaluatedProperties": false})";
+  EXPECT_TRUE(Takes(evaluated, R"({"a":1,"b":2})"));
+  EXPECT_FALSE(Takes(evaluated, R"({"c":1})"));
+  const std::string tree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "required": ["v"],
+      "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "additionalProperties": false}}})";
+  EXPECT_TRUE(Takes(tree, R"({"v":1,"next":{"v":2,"next":{"v":3}}})"));
+  EXPECT_FALSE(Takes(tree, R"({"v":1,"next":{"next":{"v":3}}})"));
+  EXPECT_TRUE(Takes(R"({"contains": {"const": 1}, "minContains": 2, "maxContains": 2})", "[1,2,1]"));
+  EXPECT_FALSE(Takes(R"({"contains": {"const": 1}, "minContains": 2, "maxContains": 2})", "[1,1,1]"));
+  EXPECT_TRUE(Takes(R"({"items": {"enum": [1, 2, 3]}, "uniqueItems": true, "minItems": 2})", "[3,1]"));
+  EXPECT_FALSE(Takes(R"({"items": {"enum": [1, 2, 3]}, "uniqueItems": true, "minItems": 2})", "[3,3.0]"));
+  EXPECT_TRUE(
+      Takes(R"({"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true})", "2"));
+  EXPECT_FALSE(
+      Takes(R"({"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true})", "1"));
+}
+
+TEST(GrammarSchema, RefusesByKeywordAndPointer) {
+  for (
+      const auto& [schema, reason] : std::vector<std::pair<std::string, std::string>>{
+          {R"({"properties": {"a": {"uniqueItems": true}}})", "uniqueItems at #/properties/a/uniqueItems"},
+          {R"({"$ref": "https://example.org/other"})", "$ref at #"},
+          {R"({"items": {"$ref": "#/nowhere"}})", "$ref at #/items"},
+          {R"({"dependencies": {"a": ["b"]}})", "dependencies at #/dependencies"},
+          {R"({"minProperties": 3})", "minProperties at #"},
+          {R"({"not": {"additionalProperties": {"type": "null"}}})", "additionalProperties at #/not"},
+          {R"s({"pattern": "(?=x)"})s", "lookahead"},
+          {R"({"format": "hostname"})", "hostname"},
+          {R"({"type": "thing"})", "type at #"},
+          {R"({"type": "object", "required": ["a"], "properties": {"a": false}})", "no value obeys"},
+          {R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}})",
+           "no value obeys"},
+          {"[]", "not a schema"},
+          {"{", "not JSON"}}) {
+    const auto g = JsonSchemaGrammar(std::string_view(schema));
+    ASSERT_FALSE(g.ok()) << schema;
+    EXPECT_THAT(std::string(g.status().message()), HasSubstr(reason)) << schema;
+  }
+}
+
+TEST(GrammarSchema, HostileSchemasAreRefusedInTimeByTheBound) {
+  std::string exponential = R"({"$ref": "#/$defs/d0", "$defs": {)";
+  for (int i = 0; i < 40; ++i) {
+    exponential += fmt::format(
+        R"("d{}": {{"anyOf": [{{"properties": {{"a{}": {{}}}}, "$ref": "#/$defs/d{}"}}, {{"required": ["b{}"], "$ref": "#/$defs/d{}"}}]}},)",
+        i, i, i + 1, i, i + 1);
+  }
+  exponential += R"("d40": true}})";
+  std::string wide = R"({"oneOf": [)";
+  for (int i = 0; i < 300; ++i)
+    wide += fmt::format(R"({{"properties": {{"a{}": {{"type": "string"}}, "b{}": {{"maximum": 3}}}}}},)", i, i);
+  wide += "{}]}";
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  std::string nested;
+  for (int i = 0; i < 5000; ++i) nested += R"({"items": )";
+  nested += "true" + std::string(5000, '}');
+  for (
+      const std::string& schema :
+      {exponential, wide, deep, nested, "{\"const\": \"" + std::string(2 << 20, 'x') + "\"}",
+       std::string(
+           R"s({"type": "string", "pattern": "^(?:(?:[a-z]{1,900}x?){1,900}y?){1,900}$", "minLength": 700, "not": {"pattern": "(?:q[a-z]{300}|r.{299})z"}})s"),
+       std::string(
+           R"({"type": "integer", "multipleOf": 99999999999999997, "minimum": 3, "maximum": 99999999999999996})"),
+       std::string("{\"minimum\": 1e999999999}")}) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto g = JsonSchemaGrammar(std::string_view(schema));
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10)) << schema.substr(0, 60);
+    if (g.ok()) continue;  // it was no match
+    EXPECT_THAT(std::string(g.status().message()),
+                ::testing::AnyOf(HasSubstr("bound"), HasSubstr("opposite"), HasSubstr("no value")))
+        << schema.substr(0, 60);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(JsonSchemaGrammar(std::string_view(exponential)).status()));
+}
+
+// Texts drawn at random by masks alone: each obeys the schema, by a reading that shares nothing with the grammar.
+TEST(GrammarSchema, WhateverMasksAllowObeysTheSchema) {
+  const auto trie = testing::SmallVocabulary(
+      {"{\"",  "\":",          "\",",    "\"}",    "\"a\"",     "\"name",      "null",   "true", "1.",   ".0",
+       "[[",   "]]",           "],",     "},",     "{}",        "[]",          "abc",    "é",    "\xC3", "\\u00",
+       "\\\"", "12",           "-1",     "  ",     "\": ",      ", \"",        "\"c\"",  "2.5",  "id\"", "\"x\"",
+       "[1,",  "{\"k\":true}", "\"a\":", "\"b\":", "\"name\":", "\"é\\\"x\":", "\"id\":"});
+  const TokenId names = trie->size() - 6;  // the five last ones, before the end
+  std::mt19937 random(7);
+  size_t schemas = 0, texts = 0, refused = 0, unfinished = 0;
+  for (int round = 0; round < 600; ++round) {
+    const json::value schema = testing::RandomSchema(&random, 3);
+    auto g = JsonSchemaGrammar(std::string_view(json::serialize(schema)), {.any_order = round % 2 == 0});
+    if (!g.ok()) {
+      ++refused;
+      EXPECT_FALSE(absl::IsInternal(g.status()));
+      continue;
+    }
+    const auto made = testing::Compiled(std::move(g), trie);
+    ASSERT_NE(made, nullptr) << schema;
+    ++schemas;
+    for (int n = 0; n < 6; ++n) {
+      GrammarState state = made->start();
+      std::string text;
+      for (int step = 0;; ++step) {
+        const auto mask = made->Mask(state);
+        ASSERT_TRUE(mask.ok()) << schema << "\n" << text << "\n" << mask.status();
+        std::vector<TokenId> ids;
+        for (TokenId id = 0; id < trie->size(); ++id) {
+          if (((*mask)->words[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0) ids.push_back(id);
+        }
+        if (round % 7 == 0 && step < 30) {
+          for (TokenId id = 0; id < trie->size(); ++id) {
+            if (trie->piece(id).empty()) continue;
+            const bool allowed = ((*mask)->words[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;
+            ASSERT_EQ(allowed, !made->Advance(state, trie->piece(id))->dead()) << schema << "\n"
+                                                                               << text << "\n"
+                                                                               << trie->piece(id);
+          }
+        }
+        TokenId id = ids[random() % ids.size()];
+        if (step > 15 &&
+            random() % 4 != 0) {  // towards the end: of a string, of an array, of an object, or a name that is listed
+          auto has = [&](TokenId wanted) { return std::binary_search(ids.begin(), ids.end(), wanted); };
+          const bool in_string = has('z') && has('#');
+          const TokenId name = names + static_cast<TokenId>(random() % 5);
+          const std::vector<TokenId> closing = {'"', in_string ? '"' : name, ']', '}', trie->ends()[0]};
+          for (const TokenId wanted : closing) {
+            if (has(wanted) && !(in_string && wanted != '"')) id = wanted;
+          }
+        }
+        state = *made->Advance(state, id);
+        ASSERT_FALSE(state.dead());
+        if (state.ended()) break;
+        text += trie->piece(id);
+        if (step == 3000) break;
+      }
+      if (!state.ended()) {
+        ++unfinished;  // chance alone went on
+        continue;
+      }
+      ++texts;
+      json::error_code error;
+      const json::value value = json::parse(text, error);
+      ASSERT_FALSE(error) << schema << "\n" << text;
+      EXPECT_TRUE(testing::Obeys(schema, value)) << schema << "\n" << text;
+    }
+  }
+  fmt::print("{} schemas, {} texts, {} unfinished, {} refused\n", schemas, texts, unfinished, refused);
+  EXPECT_LT(unfinished * 50, texts);
+  EXPECT_GT(schemas, 400u);
+}
+
+}  // namespace
+}  // namespace gyre::grammar

@@ -1,0 +1,279 @@
+// Calls of tools in all APIs: from the request to the template, and from the answer to the client.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "coordinator/http/anthropic.h"
+#include "coordinator/http/openai.h"
+#include "model/weights.h"
+#include "tests/testing/demo_model.h"
+#include "tests/testing/fake_engine.h"
+#include "tests/testing/http_api.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre::http {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kToolTemplate[] =
+    "{%if tools%}T{{tools|tojson}}{%endif%}{%for m in messages%}[{{m.role}}:{{m.content}}{{m.name}}"
+    "{%if m.tool_calls%}<tool_call>{{m.tool_calls[0].function|tojson}}{%endif%}]{%endfor%}";
+constexpr char kResponsesRoute[] = "/v1/responses", kMessagesRoute[] = "/v1/messages";
+
+class ToolsTest : public ::testing::Test {
+ protected:
+  explicit ToolsTest(const char* chat_template = kToolTemplate)
+      : file_(gyre::testing::DemoModelWithTemplate(chat_template)), model_(*OpenModel(file_.path())) {
+    AddOpenAiRoutes(api_.router, api_.context);
+    AddAnthropicRoutes(api_.router, api_.context);
+  }
+  // The client's view of an answer with these tokens.
+  std::string Call(const char* path, const std::string& body, const std::vector<std::string>& says,
+                   FinishReason reason = FinishReason::kStop) {
+    const uint64_t n = engine_.requests().size() + 1;
+    std::thread thread([&] {
+      while (engine_.requests().size() < n) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (const std::string& text : says) engine_.Send(n, TokenEvent{.token = 65, .text = text, .logprob = -1});
+      const auto count = static_cast<uint32_t>(says.size());
+      engine_.Send(
+          n, Finished{.reason = reason, .usage = {.prompt_tokens = 4, .cached_tokens = 0, .generated_tokens = count}});
+    });
+    const auto exchange = api_.Post(path, body);
+    if (exchange->answer.status != 200) {
+      engine_.Send(n, Finished{});
+      ADD_FAILURE() << exchange->answer.body;
+      std::abort();
+    }
+    thread.join();
+    return exchange->answer.body;
+  }
+  void Refused(const char* path, const std::string& body, int status, const std::string& says) {
+    const auto exchange = api_.Post(path, body);
+    EXPECT_EQ(exchange->answer.status, status) << body << exchange->answer.body;
+    EXPECT_THAT(exchange->answer.body, HasSubstr(says));
+  }
+  std::string Prompt() { return model_->tokenizer()->Decode(engine_.requests().back().prompt); }
+
+  gyre::testing::TinyModelFile file_;
+  std::shared_ptr<const Model> model_;
+  gyre::testing::FakeEngine engine_;
+  Service service_{*model_, engine_.Calls(), 2000};
+  ApiCaller api_{service_};
+};
+
+const std::string kChatTools =
+    R"("tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":)"
+    R"({"a":{"type":"integer"}}}}},{"type":"function","function":{"name":"g"}}])";
+const std::string kChatBody = R"({"messages":[{"role":"user","content":"Hi"}],)" + kChatTools;
+const std::string kFlatTools =
+    R"("tools":[{"type":"function","name":"f","parameters":{"type":"object","properties":{"a":{"type":"integer"}}}},)"
+    R"({"type":"function","name":"g"}])";
+const std::string kMessageBody =
+    R"({"model":"demo","max_tokens":50,"messages":[{"role":"user","content":"Hi"}],"tools":[{"name":"f","input_schema":)"
+    R"({"type":"object","properties":{"a":{"type":"integer"}}}},{"name":"g","input_schema":{"type":"object"}}])";
+
+const std::vector<std::string> kCalling = {"I ",
+                                           "look.\n<tool",
+                                           "_call>{\"name\": \"f\", \"argu",
+                                           "ments\": {\"a\"",
+                                           ": 1}}</tool_call>\n",
+                                           "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>"};
+
+TEST_F(ToolsTest, AChatHasThem) {
+  const auto whole = Json(Call(kChat, kChatBody + "}", kCalling));
+  EXPECT_EQ(At(whole, "/choices/0/message/content"), "I look.");
+  EXPECT_EQ(At(whole, "/choices/0/finish_reason"), "tool_calls");
+  EXPECT_EQ(At(whole, "/choices/0/message/tool_calls/0/type"), "function");
+  EXPECT_EQ(At(whole, "/choices/0/message/tool_calls/0/function/name"), "f");
+  EXPECT_EQ(At(whole, "/choices/0/message/tool_calls/0/function/arguments"), R"({"a": 1})");
+  EXPECT_EQ(At(whole, "/choices/0/message/tool_calls/1/function/name"), "g");
+  const std::string id = At(whole, "/choices/0/message/tool_calls/0/id");
+  EXPECT_EQ(id.size(), 29u);
+  EXPECT_EQ(id.substr(0, 5), "call_");
+  EXPECT_NE(id, At(whole, "/choices/0/message/tool_calls/1/id"));
+  // The template has seen the tools; a tool without parameters has none that are named.
+  EXPECT_THAT(Prompt(), HasSubstr(R"("name": "f")"));
+  EXPECT_THAT(Prompt(), HasSubstr(R"("name": "g", "parameters": {"type": "object", "properties": {}})"));
+
+  const auto alone = Json(Call(kChat, kChatBody + "}", {kCalling.back()}));
+  EXPECT_EQ(At(alone, "/choices/0/message/content"), "null");
+  const auto text = Json(Call(kChat, kChatBody + "}", {"No call."}));
+  EXPECT_EQ(At(text, "/choices/0/finish_reason"), "stop");
+  EXPECT_EQ(At(text, "/choices/0/message/tool_calls"), "(absent)");
+}
+
+TEST_F(ToolsTest, AChatStreamsThem) {
+  std::string content;
+  std::vector<std::string> names, ids, arguments;
+  std::string finish;
+  for (const SseMessage& message : Events(Call(kChat, kChatBody + ",\"stream\":true}", kCalling))) {
+    if (message.data == "[DONE]") continue;
+    const auto choice = Json(message.data).at("choices").at(0);
+    const auto& delta = choice.at("delta").as_object();
+    if (choice.at("finish_reason").is_string()) finish = choice.at("finish_reason").as_string();
+    if (const auto* text = delta.if_contains("content")) content += text->as_string();
+    const auto* calls = delta.if_contains("tool_calls");
+    if (calls == nullptr) continue;
+    ASSERT_EQ(calls->as_array().size(), 1u);
+    const auto& call = calls->at(0);
+    const auto index = static_cast<size_t>(call.at("index").as_int64());
+    if (call.as_object().contains("id")) {
+      ASSERT_EQ(index, names.size());
+      ids.emplace_back(call.at("id").as_string());
+      names.emplace_back(call.at("function").at("name").as_string());
+      arguments.emplace_back();
+    }
+    ASSERT_LT(index, arguments.size());
+    arguments[index] += call.at("function").at("arguments").as_string();
+  }
+  EXPECT_EQ(content, "I look.");
+  EXPECT_EQ(names, (std::vector<std::string>{"f", "g"}));
+  EXPECT_EQ(arguments, (std::vector<std::string>{R"({"a": 1})", "{}"}));
+  EXPECT_EQ(finish, "tool_calls");
+  EXPECT_NE(ids[0], ids[1]);
+}
+
+TEST_F(ToolsTest, ACallThatTheLimitCutsComesAsFarAsItWasWritten) {
+  const std::vector<std::string> says = {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"};
+  const auto whole = Json(Call(kChat, kChatBody + "}", says, FinishReason::kLength));
+  EXPECT_EQ(At(whole, "/choices/0/finish_reason"), "length");
+  EXPECT_EQ(At(whole, "/choices/0/message/tool_calls/0/function/arguments"), R"({"a": 1)");
+  // One that ends so by itself is a text.
+  const auto text = Json(Call(kChat, kChatBody + "}", says));
+  EXPECT_EQ(At(text, "/choices/0/message/content"), says[0]);
+}
+
+TEST_F(ToolsTest, ChoicesSayWhatIsACall) {
+  const auto none = Json(Call(kChat, kChatBody + R"(,"tool_choice":"none"})", kCalling));
+  EXPECT_EQ(At(none, "/choices/0/finish_reason"), "stop");
+  EXPECT_THAT(At(none, "/choices/0/message/content"), HasSubstr("<tool_call>"));
+  EXPECT_THAT(Prompt(), Not(HasSubstr("T[")));
+  const auto one = Json(Call(kChat, kChatBody + R"(,"parallel_tool_calls":false})", kCalling));
+  EXPECT_EQ(At(one, "/choices/0/message/tool_calls/0/function/name"), "f");
+  EXPECT_EQ(At(one, "/choices/0/message/tool_calls/1"), "(absent)");
+  const auto allowed = Json(Call(kChat,
+                                 kChatBody + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)"
+                                             R"("tools":[{"type":"function","function":{"name":"g"}}]}}})",
+                                 kCalling));
+  EXPECT_EQ(At(allowed, "/choices/0/message/tool_calls/0/function/name"), "g");
+  EXPECT_THAT(At(allowed, "/choices/0/message/content"), HasSubstr("<tool_call>{\"name\": \"f\""));
+}
+
+TEST_F(ToolsTest, WhatNeedsAGrammarIsRefused) {
+  Refused(kChat, kChatBody + R"(,"tool_choice":"required"})", 422, "tool_choice required needs a grammar");
+  Refused(kChat, kChatBody + R"(,"tool_choice":{"type":"function","function":{"name":"f"}}})", 422, "needs a grammar");
+  Refused(kChat,
+          R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f",)"
+          R"("strict":true}}]})",
+          422, "tools[0].function.strict");
+  Refused(kChat, kChatBody + R"(,"tool_choice":{"type":"function","function":{"name":"h"}}})", 400, "no tool");
+  Refused(kChat, kChatBody + R"(,"tool_choice":"perhaps"})", 400, "tool_choice");
+  Refused(kResponsesRoute, R"({"input":"a",)" + kFlatTools + R"(,"tool_choice":{"type":"function","name":"f"}})", 422,
+          "needs a grammar");
+  Refused(kResponsesRoute, R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools[0].type");
+  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"any"}})", 422, "needs a grammar");
+  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"tool","name":"f"}})", 422, "needs a grammar");
+  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"x"}})", 400, "tool_choice.type");
+}
+
+TEST_F(ToolsTest, ResultsGoToTheTemplate) {
+  const std::string call =
+      R"({"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":)"
+      R"({"name":"f","arguments":"{\"a\": 1}"}}]})";
+  const std::string result = R"({"role":"tool","tool_call_id":"c1","content":"one"})";
+  Call(kChat, R"({"messages":[{"role":"user","content":"Hi"},)" + call + "," + result + "]," + kChatTools + "}", {"x"});
+  const std::string expected = R"([user:Hi][assistant:<tool_call>{"name": "f", "arguments": {"a": 1}}][tool:onef])";
+  EXPECT_THAT(Prompt(), HasSubstr(expected));
+  Call(kResponsesRoute,
+       R"({"input":[{"role":"user","content":"Hi"},{"type":"function_call","call_id":"c1","name":"f",)"
+       R"("arguments":"{\"a\": 1}"},{"type":"function_call_output","call_id":"c1","output":"one"}],)" +
+           kFlatTools + "}",
+       {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr(expected));
+  Call(kMessagesRoute,
+       R"({"model":"demo","max_tokens":50,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":[)"
+       R"({"type":"tool_use","id":"c1","name":"f","input":{"a":1}}]},{"role":"user","content":[{"type":"tool_result",)"
+       R"("tool_use_id":"c1","content":[{"type":"text","text":"one"}]},{"type":"text","text":"Go on"}]}]})",
+       {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr(expected + "[user:Go on]"));
+}
+
+TEST_F(ToolsTest, AResponseHasItemsOfCalls) {
+  const std::string body = R"({"input":"Hi",)" + kFlatTools;
+  const auto whole = Json(Call(kResponsesRoute, body + "}", kCalling));
+  EXPECT_EQ(At(whole, "/output/0/content/0/text"), "I look.");
+  EXPECT_EQ(At(whole, "/output/1/type"), "function_call");
+  EXPECT_EQ(At(whole, "/output/1/name"), "f");
+  EXPECT_EQ(At(whole, "/output/1/arguments"), R"({"a": 1})");
+  EXPECT_EQ(At(whole, "/output/1/call_id").substr(0, 5), "call_");
+  EXPECT_EQ(At(whole, "/output/2/name"), "g");
+  EXPECT_EQ(At(whole, "/tool_choice"), "auto");
+  EXPECT_EQ(At(whole, "/tools/0/name"), "f");
+  EXPECT_NE(At(whole, "/output/1/id"), At(whole, "/output/2/id"));
+  std::vector<std::string> types;
+  std::string arguments;
+  const std::vector<SseMessage> events = Events(Call(kResponsesRoute, body + ",\"stream\":true}", kCalling));
+  for (const SseMessage& event : events) {
+    if (types.empty() || types.back() != event.event) types.push_back(event.event);
+    if (event.event == "response.function_call_arguments.delta") arguments += At(Json(event.data), "/delta");
+  }
+  EXPECT_EQ(types,
+            (std::vector<std::string>{
+                "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+                "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+                "response.output_item.done", "response.output_item.added", "response.function_call_arguments.delta",
+                "response.function_call_arguments.done", "response.output_item.done", "response.output_item.added",
+                "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                "response.output_item.done", "response.completed"}));
+  EXPECT_EQ(arguments, R"({"a": 1}{})");
+  const auto end = Json(events.back().data);
+  EXPECT_EQ(At(end, "/response/output/1/arguments"), R"({"a": 1})");
+}
+
+TEST_F(ToolsTest, AMessageHasBlocksOfCalls) {
+  const auto whole = Json(Call(kMessagesRoute, kMessageBody + "}", kCalling));
+  EXPECT_EQ(At(whole, "/content/0/text"), "I look.");
+  EXPECT_EQ(At(whole, "/content/1/type"), "tool_use");
+  EXPECT_EQ(At(whole, "/content/1/name"), "f");
+  EXPECT_EQ(At(whole, "/content/1/input/a"), "1");
+  EXPECT_EQ(At(whole, "/content/1/id").substr(0, 6), "toolu_");
+  EXPECT_EQ(At(whole, "/content/2/name"), "g");
+  EXPECT_EQ(At(whole, "/stop_reason"), "tool_use");
+  std::string json_text, stop;
+  std::vector<std::string> blocks;
+  int open = 0;
+  for (const SseMessage& event : Events(Call(kMessagesRoute, kMessageBody + ",\"stream\":true}", kCalling))) {
+    const auto data = Json(event.data);
+    if (event.event == "content_block_start") {
+      blocks.push_back(At(data, "/content_block/type"));
+      EXPECT_EQ(++open, 1);
+    }
+    if (event.event == "content_block_stop") EXPECT_EQ(--open, 0);
+    if (At(data, "/delta/type") == "input_json_delta") json_text += At(data, "/delta/partial_json");
+    if (event.event == "message_delta") stop = At(data, "/delta/stop_reason");
+  }
+  EXPECT_EQ(blocks, (std::vector<std::string>{"text", "tool_use", "tool_use"}));
+  EXPECT_EQ(json_text, R"({"a": 1}{})");
+  EXPECT_EQ(stop, "tool_use");
+  const auto one = Json(Call(
+      kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true}})", kCalling));
+  EXPECT_EQ(At(one, "/content/2"), "(absent)");
+}
+
+class NoToolsTest : public ToolsTest {
+ protected:
+  NoToolsTest() : ToolsTest("{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}") {}
+};
+
+TEST_F(NoToolsTest, ATemplateWithoutToolsRefusesThem) {
+  Refused(kChat, kChatBody + "}", 422, "the chat template has no tools");
+  Refused(kResponsesRoute, R"({"input":"Hi",)" + kFlatTools + "}", 422, "the chat template has no tools");
+  Refused(kMessagesRoute, kMessageBody + "}", 422, "the chat template has no tools");
+  Call(kChat, kChatBody + R"(,"tool_choice":"none"})", {"x"});
+}
+
+}  // namespace
+}  // namespace gyre::http

@@ -1,0 +1,121 @@
+// Tools with the clients that people have, against a model that calls one twice and answers a tool's result.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import Anthropic from '@anthropic-ai/sdk';
+import OpenAI from 'openai';
+import { fits } from './openapi.mjs';
+
+const url = process.env.GYRE_CALLS_URL;
+const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 });
+const anthropic = new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 });
+
+const schema = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+const tools = [{ type: 'function', function: { name: 'get_weather', description: 'The weather', parameters: schema } }];
+const flat = [{ type: 'function', name: 'get_weather', description: 'The weather', parameters: schema, strict: false }];
+const inputs = [{ name: 'get_weather', description: 'The weather', input_schema: schema }];
+const question = { role: 'user', content: 'How is the weather in Paris and in Oslo?' };
+const cities = ['Paris', 'Oslo'];
+const model = 'calls';
+
+test('a chat calls tools, whole and streamed, and takes their results', async () => {
+  const body = { model, messages: [question], tools };
+  const whole = await openai.chat.completions.create(body);
+  fits('ChatCompletion', whole);
+  const [choice] = whole.choices;
+  assert.equal(choice.finish_reason, 'tool_calls');
+  assert.equal(choice.message.content, 'I look.');
+  assert.deepEqual(choice.message.tool_calls.map((call) => JSON.parse(call.function.arguments).city), cities);
+  for (const call of choice.message.tool_calls) assert.match(call.id, /^call_[A-Za-z0-9]{24}$/);
+
+  const stream = openai.chat.completions.stream(body);
+  for await (const chunk of stream) fits('ChatCompletionChunk', chunk);
+  const streamed = await stream.finalChatCompletion();
+  const names = (message) => message.tool_calls.map((call) => [call.type, call.function.name, call.function.arguments]);
+  assert.deepEqual(names(streamed.choices[0].message), names(choice.message));
+  assert.equal(streamed.choices[0].finish_reason, 'tool_calls');
+
+  const results = choice.message.tool_calls.map((call) => ({ role: 'tool', tool_call_id: call.id, content: 'sun' }));
+  const answer = await openai.chat.completions.create({ ...body, messages: [question, choice.message, ...results] });
+  assert.equal(answer.choices[0].message.content, 'It is sunny in both.');
+  assert.equal(answer.choices[0].finish_reason, 'stop');
+});
+
+test('the helper of openai that runs tools comes to an end', async () => {
+  const asked = [];
+  const runner = openai.chat.completions.runTools({
+    model,
+    messages: [question],
+    tools: [{
+      type: 'function',
+      function: {
+        name: 'get_weather', description: 'The weather', parameters: schema, parse: JSON.parse,
+        function: ({ city }) => { asked.push(city); return 'sun'; },
+      },
+    }],
+  });
+  assert.equal(await runner.finalContent(), 'It is sunny in both.');
+  assert.deepEqual(asked, cities);
+});
+
+test('choices of tools', async () => {
+  const body = { model, messages: [question], tools };
+  const one = await openai.chat.completions.create({ ...body, parallel_tool_calls: false });
+  assert.equal(one.choices[0].message.tool_calls.length, 1);
+  const none = await openai.chat.completions.create({ ...body, tool_choice: 'none' });
+  assert.equal(none.choices[0].finish_reason, 'stop');
+  for (const tool_choice of ['required', { type: 'function', function: { name: 'get_weather' } }]) {
+    await assert.rejects(() => openai.chat.completions.create({ ...body, tool_choice }), (error) => error.status === 422);
+  }
+  const cut = await openai.chat.completions.create({ ...body, max_tokens: 4 });
+  assert.equal(cut.choices[0].finish_reason, 'length');
+  assert.equal(cut.choices[0].message.tool_calls, undefined);
+});
+
+test('a response has items of calls, whole and streamed, and takes their results', async () => {
+  const body = { model, input: [question], tools: flat };
+  const whole = await openai.responses.create(body);
+  const { output_text: _, ...written } = whole;  // the client adds it
+  fits('Response', written);
+  const calls = whole.output.filter((item) => item.type === 'function_call');
+  assert.deepEqual(calls.map((call) => JSON.parse(call.arguments).city), cities);
+  assert.equal(whole.output_text, 'I look.');
+
+  const stream = openai.responses.stream(body);
+  for await (const event of stream) fits('ResponseEvent', event);
+  const streamed = await stream.finalResponse();
+  assert.deepEqual(streamed.output.map((item) => [item.type, item.name, item.arguments]),
+    whole.output.map((item) => [item.type, item.name, item.arguments]));
+
+  const results = calls.map((call) => ({ type: 'function_call_output', call_id: call.call_id, output: 'sun' }));
+  const answer = await openai.responses.create({ ...body, input: [question, ...whole.output, ...results] });
+  assert.equal(answer.output_text, 'It is sunny in both.');
+});
+
+test('a message has blocks of calls, whole and streamed, and takes their results', async () => {
+  const body = { model, max_tokens: 100, messages: [question], tools: inputs };
+  const whole = await anthropic.messages.create(body);
+  fits('AnthropicMessage', whole);
+  assert.equal(whole.stop_reason, 'tool_use');
+  assert.equal(whole.content[0].text, 'I look.');
+  const calls = whole.content.filter((block) => block.type === 'tool_use');
+  assert.deepEqual(calls.map((call) => call.input.city), cities);
+
+  const stream = anthropic.messages.stream(body);
+  stream.on('streamEvent', (event) => fits('AnthropicEvent', JSON.parse(JSON.stringify(event))));
+  const streamed = await stream.finalMessage();
+  const shape = (message) => message.content.map((block) => [block.type, block.text, block.name, block.input]);
+  assert.deepEqual(shape(streamed), shape(whole));
+  assert.equal(streamed.stop_reason, 'tool_use');
+
+  const results = calls.map((call) => ({ type: 'tool_result', tool_use_id: call.id, content: 'sun' }));
+  const answer = await anthropic.messages.create({
+    ...body, messages: [question, { role: 'assistant', content: whole.content }, { role: 'user', content: results }],
+  });
+  assert.equal(answer.content[0].text, 'It is sunny in both.');
+  assert.equal(answer.stop_reason, 'end_turn');
+
+  const one = await anthropic.messages.create({ ...body, tool_choice: { type: 'auto', disable_parallel_tool_use: true } });
+  assert.equal(one.content.filter((block) => block.type === 'tool_use').length, 1);
+  await assert.rejects(() => anthropic.messages.create({ ...body, tool_choice: { type: 'any' } }),
+    (error) => error.status === 422);
+});
