@@ -10,7 +10,7 @@
 namespace gyre {
 
 StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  // The text may come from a stranger: a message repeats only characters that an address may have.
+  // The text may come from an unauthenticated peer: a message repeats only characters that an address may have.
   constexpr size_t kLongest = 300;  // a DNS name has at most 253 characters
   if (text.size() > kLongest) return InvalidArgument("an address of {} bytes: expected HOST:PORT", text.size());
   const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });

@@ -31,11 +31,11 @@ struct MemberLoad {
   bool sending = false;  // the next one has not taken it in yet
   uint64_t unanswered_us =
       0;  // for so long its thread has not answered, beside what it computes and sends; 0 = it does
-  // Its mirror of another member (docs/faults.md): of which plan, up to which step it is whole, and how large; 0: there
-  // is none.
-  uint64_t mirrored_plan = 0;
-  std::optional<uint64_t> mirrored_step;  // nullopt: it is not whole
-  uint64_t mirrored_pages = 0, mirrored_bytes = 0;
+  // Its replica of another member (docs/faults.md): of which plan, up to which step it is whole, and how large; 0:
+  // there is none.
+  uint64_t replicated_plan = 0;
+  std::optional<uint64_t> replicated_step;  // nullopt: it is not whole
+  uint64_t replicated_pages = 0, replicated_bytes = 0;
   uint64_t weights_room = 0;  // bytes that fetched weights may take on its disk; 0 = it fetches none
   bool operator==(const MemberLoad&) const = default;
 };

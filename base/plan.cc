@@ -18,9 +18,9 @@ RingKey RandomRingKey() {
 Status Plan::Validate() const {
   if (!IsActivations(wire))
     return InvalidArgument("a plan with activations of {}, expected f32, f16 or q8", WireTypeName(wire));
-  if (!IsTransportWish(transport)) {
+  if (!IsTransportPreference(transport)) {
     return InvalidArgument("a plan with links over {}, expected one of {}", static_cast<int>(transport),
-                           fmt::join(TransportWishes(), ", "));
+                           fmt::join(TransportPreferences(), ", "));
   }
   if (stages.empty()) return InvalidArgument("a plan has no stages");
   int next = 0;

@@ -27,7 +27,7 @@ struct StagePlan {
   bool first = false;
   bool last = false;
   std::vector<StageMember> members;
-  std::string mirrored_by;  // the worker of another stage that keeps copies of this one's pages; "" = nobody does
+  std::string replicated_by;  // the worker of another stage that keeps copies of this one's pages; "" = nobody does
   const std::string& worker() const { return members.front().worker; }
   bool operator==(const StagePlan&) const = default;
 };
@@ -40,7 +40,7 @@ struct Plan {
   std::string coordinator_address;  // of its ring port; "" without sockets
   RingKey key{};
   WireType wire = WireType::kF32;          // type of the activations between stages
-  Transport transport = Transport::kAuto;  // the cluster's wish for links
+  Transport transport = Transport::kAuto;  // the cluster's preference for links
   std::vector<StagePlan> stages;           // ring order = layer order
 
   // kInvalidArgument unless the ranges tile [0, num_layers) in order, no range is empty, `first` and `last` are set

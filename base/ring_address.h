@@ -18,8 +18,8 @@ struct RingAddress {
 };
 
 std::string FormatRingAddress(const RingAddress& address);
-// The text may come from a stranger. kInvalidArgument: no HOST:PORT, a shm part that is not 32 digits, '@', 16 digits,
-// a udp part that is no port, or more than 1,024 bytes.
+// The text may come from an unauthenticated peer. kInvalidArgument: no HOST:PORT, a shm part that is not 32 digits,
+// '@', 16 digits, a udp part that is no port, or more than 1,024 bytes.
 StatusOr<RingAddress> ParseRingAddress(const std::string& text);
 // The part before the first comma. Messages for people show it, as people dial nothing else.
 std::string TcpPart(const std::string& address);

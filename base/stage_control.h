@@ -19,12 +19,12 @@
 
 namespace gyre {
 
-// Layers whose KV pages another member holds in the running plan, or has a mirror of.
+// Layers whose KV pages another member holds in the running plan, or has a replica of.
 struct LayerSource {
   LayerRange layers;
   std::string worker;
-  std::string address;  // of its ring port
-  uint64_t mirror = 0;  // not 0: the number of the plan whose mirror they are taken from
+  std::string address;   // of its ring port
+  uint64_t replica = 0;  // not 0: the number of the plan whose replica they are taken from
   bool operator==(const LayerSource&) const = default;
 };
 
@@ -48,9 +48,9 @@ struct PrepareRequest {
   bool fresh = false;          // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
-  // Not 0: the plan with this number is lost and its pages are recalled, so that its mirrors are final and its stages
+  // Not 0: the plan with this number is lost and its pages are restored, so that its replicas are final and its stages
   // compute no more. Nothing is copied before the Move (docs/faults.md).
-  uint64_t recalls = 0;
+  uint64_t restores = 0;
   std::vector<WeightSource> weight_sources;
 };
 
@@ -62,18 +62,18 @@ struct StageProgress {
   uint64_t fetched = 0, to_fetch = 0;  // bytes from other machines, before they are packed
 };
 struct StageReady {
-  // The step up to which its mirror of PrepareRequest::recalls is whole, 0 where the plan has had none; nullopt: it is
-  // not whole.
-  std::optional<uint64_t> mirrored;
+  // The step up to which its replica of PrepareRequest::restores is whole, 0 where the plan has had none; nullopt: it
+  // is not whole.
+  std::optional<uint64_t> replicated;
 };
 // The units of memory that a Move is about, numbered as MemoryCounts says.
 struct UnitList {
   UnitList() = default;
   UnitList(std::vector<BlockId> all) : units(std::move(all)) {}  // NOLINT: as the list alone
   UnitList(std::initializer_list<BlockId> all) : units(all) {}
-  // In use or cached: rising, or for a recall in the order of their use.
+  // In use or cached: rising, or for a restore in the order of their use.
   std::vector<BlockId> units;
-  // For a recall: so many of the first ones are what waiting sequences begin with.
+  // For a restore: so many of the first ones are what waiting sequences begin with.
   uint32_t needed = 0;
   // Empty, or for each unit the last step that may have written it: what a later one wrote is not what is meant.
   std::vector<uint64_t> steps;
@@ -83,7 +83,7 @@ struct StageMoved {
   uint64_t pages = 0;  // of all layers, in all rounds
   uint64_t bytes = 0;
   uint64_t last_pages = 0;       // those in the round after the drain
-  std::vector<BlockId> missing;  // of a recall: the units of the list that are not here as a whole
+  std::vector<BlockId> missing;  // of a restore: the units of the list that are not here as a whole
 };
 struct StageCommitted {};
 struct StageAborted {};
@@ -128,7 +128,7 @@ class StageControl {
   // stage. A new Prepare replaces a prepared stage. Ends with StageReady or StageFault.
   virtual void Prepare(const PrepareRequest& request) = 0;
   // After the drain, copies the pages that were written since the last round; each of the list must have its last value
-  // here afterwards. Where the plan recalls, copies those of the list, as many as come in a short time. Ends with
+  // here afterwards. Where the plan restores, copies those of the list, as many as come in a short time. Ends with
   // StageMoved or StageFault.
   virtual void Move(Epoch epoch, const UnitList& list) = 0;
   // Makes the prepared stage the running one, between two steps; keeps the previous one until Release. Ends with

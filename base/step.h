@@ -13,8 +13,8 @@ namespace gyre {
 
 enum class RowMode : uint8_t {
   kArgmax = 1,      // the best unmasked id and its logit (ties to the lower id)
-  kTopK = 2,        // touched logits, the top K of the other unmasked ids, log-sum-exps of those others
-  kTargets = 3,     // logits of `touched`, and the log-sum-exp of all ids at temperature 1
+  kTopK = 2,        // biased logits, the top K of the other unmasked ids, log-sum-exps of those others
+  kTargets = 3,     // logits of `biased`, and the log-sum-exp of all ids at temperature 1
   kFullLogits = 4,  // every logit
   kHidden = 5,      // the final-normed hidden state
 };
@@ -25,12 +25,12 @@ struct RowRequest {
   uint32_t first = 0;
   uint32_t count = 1;
   RowMode mode = RowMode::kArgmax;
-  uint32_t k = 0;                // kTopK: 1..kMaxTopK
-  float temperature = 0;         // kTopK: > 0 also asks for the log-sum-exp at this temperature
-  std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids asked for
-  std::vector<uint64_t> mask;    // bit id of word id/64 set = allowed; empty = every id is allowed
+  uint32_t k = 0;               // kTopK: 1..kMaxTopK
+  float temperature = 0;        // kTopK: > 0 also asks for the log-sum-exp at this temperature
+  std::vector<TokenId> biased;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids asked for
+  std::vector<uint64_t> mask;   // bit id of word id/64 set = allowed; empty = every id is allowed
   std::optional<uint32_t> mask_number;  // in place of `mask`: one that came before (mask_codec.h), 0..kMaxMasks - 1
-  // Also asks for the log-sum-exp of all ids and this many of the best of all ids, 0..kMaxTopK, whatever `touched` and
+  // Also asks for the log-sum-exp of all ids and this many of the best of all ids, 0..kMaxTopK, whatever `biased` and
   // `mask` say. Not with kHidden.
   std::optional<uint32_t> logprobs;
   bool operator==(const RowRequest&) const = default;
@@ -106,11 +106,11 @@ struct RowAnswer {
   uint32_t incarnation = 0;
   uint32_t position = 0;
   RowMode mode = RowMode::kArgmax;
-  std::vector<TokenLogit> touched;  // raw logits of the touched (or target) ids, rising id. Masked ids included
-  std::vector<TokenLogit> top;      // kArgmax: one; kTopK: up to K others, logit falling then id rising
-  double log_sum_exp = 0;           // of the unmasked others, K included, at temperature 1 (kTargets: of all ids)
-  double log_sum_exp_t = 0;         // the same of logit / temperature; 0 where no temperature was asked
-  std::vector<float> values;        // kFullLogits: [vocab]; kHidden: [dim]
+  std::vector<TokenLogit> biased;  // raw logits of the biased (or target) ids, rising id. Masked ids included
+  std::vector<TokenLogit> top;     // kArgmax: one; kTopK: up to K others, logit falling then id rising
+  double log_sum_exp = 0;          // of the unmasked others, K included, at temperature 1 (kTargets: of all ids)
+  double log_sum_exp_t = 0;        // the same of logit / temperature; 0 where no temperature was asked
+  std::vector<float> values;       // kFullLogits: [vocab]; kHidden: [dim]
   // Where log-probabilities were asked for: the best of all ids, logit falling then id rising, and the log-sum-exp of
   // all ids at temperature 1.
   std::vector<TokenLogit> best;
@@ -124,17 +124,17 @@ struct StepAnswer {
 };
 
 // Requests the full logits of a row from the last stage, because its candidates did not decide the sampled token.
-struct LogitsQuestion {
+struct FullLogitsRequest {
   SeqId seq{};
   uint32_t incarnation = 0;
   uint32_t model = 0;
   uint32_t position = 0;
-  bool operator==(const LogitsQuestion&) const = default;
+  bool operator==(const FullLogitsRequest&) const = default;
 };
 
 // Empty logits: the hidden state is no longer kept, so the row has to be sent again.
 struct LogitsAnswer {
-  LogitsQuestion question;
+  FullLogitsRequest question;
   std::vector<float> logits;
   bool operator==(const LogitsAnswer&) const = default;
 };

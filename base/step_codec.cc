@@ -19,7 +19,7 @@ void EncodeRequest(const RowRequest& r, Encoder* out) {
   out->Put(r.mode);
   out->Put(r.k);
   out->Put(r.temperature);
-  out->PutVector(std::span<const TokenId>(r.touched));
+  out->PutVector(std::span<const TokenId>(r.biased));
   if (r.mask_number) {
     out->Put(MaskForm::kNumber);
     out->Put(*r.mask_number);
@@ -40,7 +40,7 @@ bool DecodeRequest(Decoder& in, uint32_t next_row, uint32_t row_count, RowReques
   r->mode = in.Get<RowMode>();
   r->k = in.Get<uint32_t>();
   r->temperature = in.Get<float>();
-  in.GetVector(&r->touched);
+  in.GetVector(&r->biased);
   const auto form = in.Get<MaskForm>();
   if (form > MaskForm::kNumber) return false;
   r->mask.clear();
@@ -56,8 +56,8 @@ bool DecodeRequest(Decoder& in, uint32_t next_row, uint32_t row_count, RowReques
   if (r->first < next_row || r->count == 0 || r->first >= row_count || r->count > row_count - r->first) return false;
   if (r->mode == RowMode::kTopK && (r->k == 0 || r->k > kMaxTopK)) return false;
   if (!(r->temperature >= 0 && r->temperature <= std::numeric_limits<float>::max())) return false;
-  for (size_t i = 0; i < r->touched.size(); ++i) {
-    if (r->touched[i] < 0 || (i > 0 && r->touched[i] <= r->touched[i - 1])) return false;
+  for (size_t i = 0; i < r->biased.size(); ++i) {
+    if (r->biased[i] < 0 || (i > 0 && r->biased[i] <= r->biased[i - 1])) return false;
   }
   return true;
 }
@@ -140,15 +140,15 @@ void GetLogits(Decoder& in, std::vector<TokenLogit>* logits) {
   }
 }
 
-void PutQuestion(const LogitsQuestion& q, Encoder* out) {
+void PutQuestion(const FullLogitsRequest& q, Encoder* out) {
   out->Put(q.seq);
   out->Put(q.incarnation);
   out->Put(q.model);
   out->Put(q.position);
 }
 
-LogitsQuestion GetQuestion(Decoder& in) {
-  LogitsQuestion q;
+FullLogitsRequest GetQuestion(Decoder& in) {
+  FullLogitsRequest q;
   q.seq = in.Get<SeqId>();
   q.incarnation = in.Get<uint32_t>();
   q.model = in.Get<uint32_t>();
@@ -198,7 +198,7 @@ uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim) {
     for (const RowRequest& r : s.requests) {
       const uint64_t top = r.mode == RowMode::kTopK ? r.k : 1;
       uint64_t row =
-          kAnswerBytes + (r.touched.size() + top + r.logprobs.value_or(0)) * (sizeof(TokenId) + sizeof(float));
+          kAnswerBytes + (r.biased.size() + top + r.logprobs.value_or(0)) * (sizeof(TokenId) + sizeof(float));
       if (r.mode == RowMode::kFullLogits) row += vocab * sizeof(float);
       if (r.mode == RowMode::kHidden) row += dim * sizeof(float);
       bytes += r.count * row;
@@ -214,7 +214,7 @@ void EncodeStepAnswer(const StepAnswer& answer, Encoder* out) {
     out->Put(r.incarnation);
     out->Put(r.position);
     out->Put(r.mode);
-    PutLogits(r.touched, out);
+    PutLogits(r.biased, out);
     PutLogits(r.top, out);
     out->Put(r.log_sum_exp);
     out->Put(r.log_sum_exp_t);
@@ -233,7 +233,7 @@ StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload) {
     r.incarnation = in.Get<uint32_t>();
     r.position = in.Get<uint32_t>();
     r.mode = in.Get<RowMode>();
-    GetLogits(in, &r.touched);
+    GetLogits(in, &r.biased);
     GetLogits(in, &r.top);
     r.log_sum_exp = in.Get<double>();
     r.log_sum_exp_t = in.Get<double>();
@@ -258,12 +258,12 @@ StatusOr<StepError> DecodeStepError(std::span<const std::byte> payload) {
   return Whole(in, std::move(error), "step error");
 }
 
-void EncodeLogitsQuestion(const LogitsQuestion& question, Encoder* out) { PutQuestion(question, out); }
+void EncodeFullLogitsRequest(const FullLogitsRequest& question, Encoder* out) { PutQuestion(question, out); }
 
-StatusOr<LogitsQuestion> DecodeLogitsQuestion(std::span<const std::byte> payload) {
+StatusOr<FullLogitsRequest> DecodeFullLogitsRequest(std::span<const std::byte> payload) {
   Decoder in(payload);
-  const LogitsQuestion question = GetQuestion(in);
-  return Whole(in, question, "logits question");
+  const FullLogitsRequest question = GetQuestion(in);
+  return Whole(in, question, "full-logits request");
 }
 
 void EncodeLogitsAnswer(const LogitsAnswer& answer, Encoder* out) {

@@ -31,8 +31,8 @@ void EncodeStepAnswer(const StepAnswer& answer, Encoder* out);
 StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload);
 void EncodeStepError(const StepError& error, Encoder* out);
 StatusOr<StepError> DecodeStepError(std::span<const std::byte> payload);
-void EncodeLogitsQuestion(const LogitsQuestion& question, Encoder* out);
-StatusOr<LogitsQuestion> DecodeLogitsQuestion(std::span<const std::byte> payload);
+void EncodeFullLogitsRequest(const FullLogitsRequest& question, Encoder* out);
+StatusOr<FullLogitsRequest> DecodeFullLogitsRequest(std::span<const std::byte> payload);
 void EncodeLogitsAnswer(const LogitsAnswer& answer, Encoder* out);
 StatusOr<LogitsAnswer> DecodeLogitsAnswer(std::span<const std::byte> payload);
 

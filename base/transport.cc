@@ -8,7 +8,7 @@ namespace {
 struct TransportRow {
   Transport transport;
   std::string_view name;
-  bool wish;  // options and plans may choose it
+  bool preference;  // options and plans may choose it
 };
 constexpr TransportRow kTransports[] = {
     {Transport::kAuto, "auto", true}, {Transport::kTcp, "tcp", true},       {Transport::kUdp, "udp", true},
@@ -29,26 +29,26 @@ std::string_view TransportName(Transport transport) {
   return row == nullptr ? "?" : row->name;
 }
 
-bool IsTransportWish(Transport transport) {
+bool IsTransportPreference(Transport transport) {
   const TransportRow* row = RowOf(transport);
-  return row != nullptr && row->wish;
+  return row != nullptr && row->preference;
 }
 
 bool IsTransport(Transport transport) { return RowOf(transport) != nullptr; }
 
-std::vector<std::string> TransportWishes() {
+std::vector<std::string> TransportPreferences() {
   std::vector<std::string> names;
   for (const TransportRow& row : kTransports) {
-    if (row.wish) names.emplace_back(row.name);
+    if (row.preference) names.emplace_back(row.name);
   }
   return names;
 }
 
 StatusOr<Transport> ParseTransport(std::string_view name) {
   for (const TransportRow& row : kTransports) {
-    if (row.wish && row.name == name) return row.transport;
+    if (row.preference && row.name == name) return row.transport;
   }
-  return InvalidArgument("--transport {}: expected one of {}", name, fmt::join(TransportWishes(), ", "));
+  return InvalidArgument("--transport {}: expected one of {}", name, fmt::join(TransportPreferences(), ", "));
 }
 
 StatusOr<Transport> AgreedTransport(Transport cluster, Transport own) {

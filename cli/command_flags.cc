@@ -230,7 +230,7 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
           "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
           "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
           "fails where it can't be had")
-      ->check(CLI::IsMember(TransportWishes()));
+      ->check(CLI::IsMember(TransportPreferences()));
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
@@ -247,7 +247,7 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
       ->type_name("N");
   app->add_option("--steps-in-flight", o->steps_in_flight,
                   "steps that go round the ring at once (default: as many as keep its slowest stage busy, by the times "
-                  "that are measured; more over long ways)")
+                  "that are measured; more where latency is high)")
       ->check(Whole(1, StepsInFlight::kMost))
       ->type_name("N");
   app->add_option(

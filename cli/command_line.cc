@@ -118,7 +118,7 @@ Action AddServe(CLI::App* app) {
          "refuse workers whose text could differ in a bit: another instruction set or version, another --wire than "
          "f32")
       ->needs(cluster);
-  app->add_flag("--mirror-kv", o->serve.mirror_kv,
+  app->add_flag("--replicate-kv", o->serve.replicate_kv,
                 "keep a copy of each worker's full KV pages on another worker: after a loss only the rest is replayed")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
@@ -147,7 +147,7 @@ Action AddServe(CLI::App* app) {
       ->type_name("FILE");
   app->add_option("--etcd-key", o->etcd_key, "the private key of --etcd-cert")->needs(standby)->type_name("FILE");
   app->add_option("--resume-timeout", o->resume_seconds,
-                  "seconds for which a request whose client is gone can be taken up again, with --state or --standby")
+                  "seconds for which a request whose client is gone can be reattached, with --state or --standby")
       ->check(Whole(1, 86400))
       ->type_name("S");
   AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);

@@ -104,12 +104,12 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // A single node without a given memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
-  KvWish wish{.ctx = static_cast<uint32_t>(context),
-              .model_context = static_cast<uint32_t>(spec.context),
-              .parallel = options.parallel,
-              .window = static_cast<uint32_t>(spec.window)};
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(wish));
-  const uint64_t in_windows = uint64_t{cache.window_blocks} * wish.block_size;
+  KvPreference preference{.ctx = static_cast<uint32_t>(context),
+                          .model_context = static_cast<uint32_t>(spec.context),
+                          .parallel = options.parallel,
+                          .window = static_cast<uint32_t>(spec.window)};
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(preference));
+  const uint64_t in_windows = uint64_t{cache.window_blocks} * preference.block_size;
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
@@ -130,7 +130,8 @@ Status EstimateCommand(const EstimateOptions& options) {
   const uint64_t rows = options.max_rows;
   const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
-  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, cache.counts(), static_cast<int>(wish.block_size), kv));
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
+                        SizesOf(*model, cache.counts(), static_cast<int>(preference.block_size), kv));
   if (nodes.size() > sizes.layers.size()) {
     return UsageError("--nodes {}: the model has {}, and each node needs one", options.nodes,
                       Counted(sizes.layers.size(), "layer"));

@@ -81,13 +81,13 @@ Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure
         "expected f32",
         options.ring.wire);
   }
-  if (serve->mirror_kv && options.ring.no_prefix_cache) {
-    return UsageError("--mirror-kv with --no-prefix-cache: what was mirrored is found by the prefix cache only");
+  if (serve->replicate_kv && options.ring.no_prefix_cache) {
+    return UsageError("--replicate-kv with --no-prefix-cache: what was replicated is found by the prefix cache only");
   }
   GYRE_ASSIGN_OR_RETURN(serve->memory, ParseSizeFlag("--memory", options.memory));
   if (!options.layers.empty()) {
     if (serve->no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);
-    GYRE_ASSIGN_OR_RETURN(serve->wish, ParseWish(options.layers));
+    GYRE_ASSIGN_OR_RETURN(serve->preference, ParseLayerPreference(options.layers));
   }
   return absl::OkStatus();
 }
@@ -127,7 +127,7 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
   auto state = StateKeeper::Start(*std::move(store), found, keeper);
   if (!state.ok()) return Annotate(state.status(), where);
   if (const size_t open = (*state)->open_requests(); open > 0) {
-    Log(LogLevel::kInfo, "term {}: {} of before the restart can be taken up", found.term, Counted(open, "request"));
+    Log(LogLevel::kInfo, "term {}: {} of before the restart can be reattached", found.term, Counted(open, "request"));
   }
   return state;
 }

@@ -14,7 +14,7 @@ void TellMore() {
   if (std::getenv("GYRE_LOG") == nullptr) SetLogLevel(LogLevel::kInfo);
 }
 
-StatusOr<LayerRange> ParseWish(const std::string& text) {
+StatusOr<LayerRange> ParseLayerPreference(const std::string& text) {
   const auto range = ParseRange(text);
   if (!range || range->last < range->first || range->last == std::numeric_limits<int>::max()) {
     return UsageError("--layers {}: expected A-B, as 0-7", text);

@@ -17,7 +17,7 @@ namespace gyre {
 // Workers that join and leave are logged, unless GYRE_LOG says otherwise.
 void TellMore();
 // Parses "A-B", both ends included; the coordinator knows how many layers there are.
-StatusOr<LayerRange> ParseWish(const std::string& text);
+StatusOr<LayerRange> ParseLayerPreference(const std::string& text);
 // Returns 0 for "".
 StatusOr<uint64_t> ParseSizeFlag(const char* flag, const std::string& text);
 

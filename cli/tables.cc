@@ -51,11 +51,11 @@ std::string FormatLayers(const v1::StatusReply& status) {
                        m.host().empty() ? "the coordinator" : m.host());
   }
   for (const v1::MemberStatus& m : status.members()) {
-    if (!m.has_mirror()) continue;
-    out += fmt::format("{} mirrors {}: ", m.name(), m.mirror().of());
-    out += m.mirror().whole() ? fmt::format("{}, {}, {} behind\n", Counted(m.mirror().pages(), "page"),
-                                            Mib(m.mirror().bytes()), Counted(m.mirror().behind(), "step"))
-                              : std::string("not whole yet\n");
+    if (!m.has_replica()) continue;
+    out += fmt::format("{} replicas {}: ", m.name(), m.replica().of());
+    out += m.replica().whole() ? fmt::format("{}, {}, {} behind\n", Counted(m.replica().pages(), "page"),
+                                             Mib(m.replica().bytes()), Counted(m.replica().behind(), "step"))
+                               : std::string("not whole yet\n");
   }
   for (const v1::MemberStatus& m : status.members()) {
     if (m.to_pack() == 0) continue;

@@ -107,8 +107,8 @@ StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses,
                                       const std::string& name) {
   StatusOr<Identity::Files> files = Unavailable("no coordinator is named");
   for (const std::string& at : addresses) {
-    const auto patience = std::chrono::seconds(addresses.size() > 1 ? 3 : 10);
-    files = JoinWithToken(at, token, name, After(patience), InterruptGuard::Interrupted);
+    const auto timeout = std::chrono::seconds(addresses.size() > 1 ? 3 : 10);
+    files = JoinWithToken(at, token, name, After(timeout), InterruptGuard::Interrupted);
     if (!absl::IsUnavailable(files.status()) && !absl::IsDeadlineExceeded(files.status())) break;
   }
   return files;
@@ -181,7 +181,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .open = options.open,
                    .name = options.name,
                    .listen = options.listen,
-                   .wish = std::nullopt,
+                   .preference = std::nullopt,
                    .device = device,
                    .threads = team.threads,
                    .memory = 0,
@@ -191,7 +191,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .version = options.version,
                    .say = {}};
   if (!options.layers.empty()) {
-    GYRE_ASSIGN_OR_RETURN(node.wish, ParseWish(options.layers));
+    GYRE_ASSIGN_OR_RETURN(node.preference, ParseLayerPreference(options.layers));
   }
   if (!options.wire.empty()) {
     GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));

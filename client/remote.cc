@@ -115,7 +115,7 @@ class RemoteTarget : public Target {
   struct Progress {
     bool accepted = false;  // the coordinator took it once
     bool broke = false;     // the connection ended, and no coordinator has said why
-    bool by_id = false;     // it is to be taken up by its id
+    bool by_id = false;     // it is to be reattached by its id
     std::string id;
     std::vector<TokenEvent> seen;  // without their texts
   };
@@ -246,7 +246,7 @@ class RemoteTarget : public Target {
     }
     grpc::Status status = reader->Finish();
     progress->broke = context->GetServerTrailingMetadata().count("x-request-id") == 0;
-    // The coordinator itself refuses the request: there is nothing to take up.
+    // The coordinator itself refuses the request: there is nothing to reattach to.
     if (progress->seen.empty() && !progress->broke) progress->accepted = false;
     return status;
   }

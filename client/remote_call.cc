@@ -75,8 +75,8 @@ Status StoppedAt(const std::string& address) {
 Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster,
                  const std::function<grpc::Status(const std::shared_ptr<grpc::Channel>& channel,
                                                   grpc::ClientContext* context)>& call,
-                 Duration patience) {
-  const Deadline give_up = After(coordinators->several() ? patience : Duration{});
+                 Duration timeout) {
+  const Deadline give_up = After(coordinators->several() ? timeout : Duration{});
   for (;;) {
     const std::string at = coordinators->current();
     GYRE_ASSIGN_OR_RETURN(const auto channel,

@@ -34,10 +34,10 @@ Status StoppedAt(const std::string& address);
 
 // Makes a call to the leading coordinator: each is asked until one neither stands by nor is absent. Afterwards
 // `coordinators` is at the one that answered. If there are several, one of them may be about to lead. A call that may
-// be made at any time can wait, so it waits for `patience`.
+// be made at any time can wait, so it waits for `timeout`.
 Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster,
                  const std::function<grpc::Status(const std::shared_ptr<grpc::Channel>& channel,
                                                   grpc::ClientContext* context)>& call,
-                 Duration patience = {});
+                 Duration timeout = {});
 
 }  // namespace gyre

@@ -107,7 +107,7 @@ bool DownloadPolicy::TakeOver(Slot* idle, Deadline now) {
     if (s.running && s.at < s.end && (silent == nullptr || s.active < silent->active)) silent = &s;
   }
   if (silent == nullptr) return false;
-  const Deadline late = silent->active + options_.patience * (1 + failures_);
+  const Deadline late = silent->active + options_.idle_timeout * (1 + failures_);
   if (now < late) {
     wake_ = std::min(wake_, late);
     return false;

@@ -33,8 +33,8 @@ struct LocatedFile {
 struct DownloadPolicyOptions {
   int connections = 8;
   uint64_t range_bytes = uint64_t{16} << 20;
-  uint64_t least_split = uint64_t{256} << 10;   // the half of a range that another connection takes over has more
-  Duration patience = std::chrono::seconds(5);  // then an idle connection takes over from one that gives nothing
+  uint64_t least_split = uint64_t{256} << 10;       // the half of a range that another connection takes over has more
+  Duration idle_timeout = std::chrono::seconds(5);  // then an idle connection takes over from one that gives nothing
   Duration first_pause = std::chrono::milliseconds(500), longest_pause = std::chrono::seconds(30);
   Duration longest_retry_after = std::chrono::minutes(10);
   int attempts = 8;        // failures one after the other without a new byte

@@ -31,7 +31,7 @@ inline constexpr char kLocalName[] = "local";
 Status CheckPrincipalName(std::string_view name);
 
 std::string FormatPrincipal(const Principal& principal);  // the URI
-// The text may come from a stranger, and is not repeated in the message. kInvalidArgument.
+// The text may come from an unauthenticated peer, and is not repeated in the message. kInvalidArgument.
 StatusOr<Principal> ParsePrincipal(std::string_view uri);
 // "worker w1", for messages.
 std::string Describe(const Principal& principal);

@@ -43,7 +43,7 @@ struct ShortConvParams {
 struct StateScanParams {
   size_t key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
   size_t key_dim = 0, value_dim = 0;
-  bool dealt = false;           // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
+  bool interleaved = false;     // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
   bool delta = false;           // what is written is beta (v - S^T k) instead of beta v, S^T k of the decayed state
   float key_norm_eps = 0;       // not 0: each q and k is first divided by sqrt(sum of its squares + eps)
   const float* skip = nullptr;  // [value_heads]: skip * v is added to the result; null: nothing

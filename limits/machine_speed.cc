@@ -86,8 +86,8 @@ class OneAtATime {
     if (slash != std::string::npos) MakeFolder(kept.substr(0, slash)).IgnoreError();
     fd_ = open((kept + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     // A process that holds the lock for longer than a measurement takes may be stopped: then two measure at once.
-    const Deadline patience = After(std::chrono::seconds(5));
-    while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && Clock::now() < patience) {
+    const Deadline give_up = After(std::chrono::seconds(5));
+    while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && Clock::now() < give_up) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }

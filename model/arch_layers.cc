@@ -198,11 +198,11 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   }
   int side = 0;
   size_t own_kv = layers;  // layers from here on read earlier ones' keys and values
-  if (arch.side_inputs) {
+  if (arch.per_layer_embeddings) {
     GYRE_ASSIGN_OR_RETURN(side, keys.Count("embedding_length_per_layer_input", 1 << 16));
     GYRE_ASSIGN_OR_RETURN(const int shared, keys.Count("attention.shared_kv_layers", static_cast<int64_t>(layers) - 1));
     own_kv -= static_cast<size_t>(shared);
-    spec->side_width = side * static_cast<int>(layers);
+    spec->per_layer_width = side * static_cast<int>(layers);
   }
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer;

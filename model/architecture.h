@@ -59,11 +59,11 @@ struct Architecture {
   RouterScore router = RouterScore::kSoftmax;
   bool normalize_experts = true;
   bool choice_bias = false;
-  bool expert_biases = false;   // the router has one too
-  bool counted_shared = false;  // the shared expert is as wide as so many experts, and has no gate
-  bool beside_dense = false;    // experts stand beside a dense block
-  bool side_inputs = false;     // and layers that read earlier layers' keys and values
-  bool drafts = false;          // the last layers may be for drafts
+  bool expert_biases = false;         // the router has one too
+  bool counted_shared = false;        // the shared expert is as wide as so many experts, and has no gate
+  bool beside_dense = false;          // experts stand beside a dense block
+  bool per_layer_embeddings = false;  // and layers that read earlier layers' keys and values
+  bool drafts = false;                // the last layers may be for drafts
   MixerFamily mixers = MixerFamily::kAttention;
   bool one_part_layers = false;  // a layer is a mixer or a feed-forward block
   bool joint_gates = false;      // DeltaNetSpec::joint_gates, and heads are consecutive

@@ -84,19 +84,17 @@ class BpeTokenizer : public VocabularyTokenizer {
   }
 
  protected:
-  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
-    return steps_.empty() ? stretch : scratch->Keep(Normalize(stretch, steps_));
+  std::string_view Normal(std::string_view span, EncodeScratch* scratch) const override {
+    return steps_.empty() ? span : scratch->Keep(Normalize(span, steps_));
   }
 
   void EncodePlain(std::string_view text, bool, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
     if (prefix_space_ && text[0] != ' ') text = scratch->Keep(" " + std::string(text));
-    std::vector<Stretch>& stretches = scratch->stretches;
-    split_.Split(text, &stretches);
-    if (!after_spelling_.empty()) SplitSpelling(text, &stretches);
-    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) {
-      EncodeStretch(word, &scratch->symbols, ids);
-    };
-    for (const Stretch& s : stretches) scratch->words.Append(text.substr(s.begin, s.end - s.begin), out, encode);
+    std::vector<TextSpan>& spans = scratch->spans;
+    split_.Split(text, &spans);
+    if (!after_spelling_.empty()) SplitSpelling(text, &spans);
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeSpan(word, &scratch->symbols, ids); };
+    for (const TextSpan& s : spans) scratch->words.Append(text.substr(s.begin, s.end - s.begin), out, encode);
   }
 
  private:
@@ -108,11 +106,11 @@ class BpeTokenizer : public VocabularyTokenizer {
     return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
   }
 
-  // Cuts each stretch further, at what the expressions find in the spelling of its bytes, a character for each.
-  void SplitSpelling(std::string_view text, std::vector<Stretch>* stretches) const {
-    std::vector<Stretch> before, parts;
-    before.swap(*stretches);
-    for (const Stretch& s : before) {
+  // Cuts each span further, at what the expressions find in the spelling of its bytes, a character for each.
+  void SplitSpelling(std::string_view text, std::vector<TextSpan>* spans) const {
+    std::vector<TextSpan> before, parts;
+    before.swap(*spans);
+    for (const TextSpan& s : before) {
       const std::string spelled = SpellingOfBytes(text.substr(s.begin, s.end - s.begin));
       after_spelling_.Split(spelled, &parts);
       size_t at = 0, byte = s.begin;
@@ -120,14 +118,14 @@ class BpeTokenizer : public VocabularyTokenizer {
         for (; at < place; at += Utf8Length(spelled, at)) ++byte;
         return byte;
       };
-      for (const Stretch& p : parts) {
+      for (const TextSpan& p : parts) {
         const size_t begin = byte_of(p.begin);
-        stretches->push_back({begin, byte_of(p.end)});
+        spans->push_back({begin, byte_of(p.end)});
       }
     }
   }
 
-  void EncodeStretch(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
+  void EncodeSpan(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
     const TokenId whole = Find(ids_, text);
     if (whole >= 0 && (ignore_merges_ || whole_.Is(whole, [&] {
           Merge(text, symbols);

@@ -176,7 +176,7 @@ class LayerReader {
   LayerWeights w_;
 };
 
-constexpr char kSideTokens[] = "per_layer_token_embd.weight";
+constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight";
 
 // Rotary tables that old converters left in files, and the layers behind the model's own that predict further tokens.
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
@@ -210,8 +210,8 @@ StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& 
   return tensors.Matrix("token_embd.weight", Unsigned(spec.vocab), Unsigned(spec.dim));
 }
 
-StatusOr<WeightView> ReadSideTokens(const TensorTable& tensors, const ModelSpec& spec) {
-  return tensors.Matrix(kSideTokens, Unsigned(spec.vocab), Unsigned(spec.side_width));
+StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelSpec& spec) {
+  return tensors.Matrix(kPerLayerTokens, Unsigned(spec.vocab), Unsigned(spec.per_layer_width));
 }
 
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
@@ -229,9 +229,9 @@ Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     GYRE_RETURN_IF_ERROR(ReadLayer(tensors, spec, static_cast<int>(i), &used).status());
   }
-  if (spec.side_width > 0) {
-    used.insert(kSideTokens);
-    GYRE_RETURN_IF_ERROR(ReadSideTokens(tensors, spec).status());
+  if (spec.per_layer_width > 0) {
+    used.insert(kPerLayerTokens);
+    GYRE_RETURN_IF_ERROR(ReadPerLayerTokens(tensors, spec).status());
   }
   GYRE_RETURN_IF_ERROR(ReadEmbedding(tensors, spec).status());
   GYRE_RETURN_IF_ERROR(ReadHead(tensors, spec).status());

@@ -23,8 +23,8 @@ StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& sp
 Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec);
 
 StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& spec);
-// Each token's part of the side inputs [vocab][side_width]. REQUIRES: the spec has side inputs.
-StatusOr<WeightView> ReadSideTokens(const TensorTable& tensors, const ModelSpec& spec);
+// Each token's part of the per-layer embeddings [vocab][per_layer_width]. REQUIRES: the spec has per-layer embeddings.
+StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelSpec& spec);
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);
 
 }  // namespace gyre

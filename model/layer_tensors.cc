@@ -171,7 +171,7 @@ class Table {
   }
   void Add(const NoFeedForward&) {}
 
-  void Add(const SideInputSpec& s) {
+  void Add(const PerLayerEmbeddingSpec& s) {
     if (s.width == 0) return;
     const uint64_t width = Unsigned(s.width);
     Matrix("per_layer_model_proj.weight", Slot::kSideModel, width, dim_, CutAxis::kWhole);

@@ -72,7 +72,7 @@ enum class Slot : uint8_t {
   kRouterScale,
   kExpertScales,  // [experts]
   kOutputScale,   // [1]: of the whole layer
-  // The side input, of `width` elements.
+  // The per-layer embedding, of `width` elements.
   kSideModel,      // [width][dim]: from the embedding
   kSideModelNorm,  // [width]
   kSideGate,       // [width][dim]

@@ -82,7 +82,7 @@ class OpenedModel : public Model {
 
   StatusOr<WeightView> Embedding() const override { return ReadEmbedding(tensors(), spec_); }
   StatusOr<HeadWeights> Head() const override { return ReadHead(tensors(), spec_); }
-  StatusOr<WeightView> SideTokens() const override { return ReadSideTokens(tensors(), spec_); }
+  StatusOr<WeightView> PerLayerTokens() const override { return ReadPerLayerTokens(tensors(), spec_); }
 
   // `parts`: the parts of a split file that follow `bytes`.
   Status Open(std::span<const std::byte> bytes, const OpenOptions& options, std::span<const Gguf> parts = {}) {

@@ -163,16 +163,16 @@ StatusOr<PreSplit> PreSplit::Compile(const std::vector<SplitStep>& steps) {
 
 namespace {
 
-// Takes the parts of a text, matches and what is between them in turn, and puts out stretches.
-class StretchMaker {
+// Takes the parts of a text, matches and what is between them in turn, and puts out spans.
+class SpanMaker {
  public:
-  StretchMaker(SplitStep::Behavior behavior, bool invert, std::vector<Stretch>* out)
+  SpanMaker(SplitStep::Behavior behavior, bool invert, std::vector<TextSpan>* out)
       : behavior_(behavior), invert_(invert), out_(*out), first_(out->size()) {}
   void Add(size_t begin, size_t end, bool match) {
     using Behavior = SplitStep::Behavior;
     if (begin == end) return;
     match = match != invert_;
-    const bool after = out_.size() > first_;  // there is a stretch that this part may join
+    const bool after = out_.size() > first_;  // there is a span that this part may join
     if (behavior_ == Behavior::kRemoved) {
       if (!match) out_.push_back({begin, end});
     } else if (after && ((behavior_ == Behavior::kContiguous && match == match_before_) ||
@@ -188,23 +188,23 @@ class StretchMaker {
  private:
   const SplitStep::Behavior behavior_;
   const bool invert_;
-  std::vector<Stretch>& out_;
+  std::vector<TextSpan>& out_;
   const size_t first_;
   bool match_before_ = false;
 };
 
 }  // namespace
 
-void PreSplit::Split(std::string_view text, std::vector<Stretch>* stretches) const {
-  std::vector<Stretch> before;
-  stretches->clear();
-  if (!text.empty()) stretches->push_back({0, text.size()});
+void PreSplit::Split(std::string_view text, std::vector<TextSpan>* spans) const {
+  std::vector<TextSpan> before;
+  spans->clear();
+  if (!text.empty()) spans->push_back({0, text.size()});
   for (const Step& step : steps_) {
-    before.swap(*stretches);
-    stretches->clear();
-    for (const Stretch& s : before) {
+    before.swap(*spans);
+    spans->clear();
+    for (const TextSpan& s : before) {
       const std::string_view part = text.substr(s.begin, s.end - s.begin);
-      StretchMaker maker(step.behavior, step.invert, stretches);
+      SpanMaker maker(step.behavior, step.invert, spans);
       size_t at = 0;
       if (step.pattern.MayMatch(part)) {
         for (TextPattern::Match m; step.pattern.Find(part, at, &m); at = m.end) {

@@ -1,4 +1,4 @@
-// Splits text into the stretches within which byte-level BPE may merge: by one regular expression, or several in
+// Splits text into the spans within which byte-level BPE may merge: by one regular expression, or several in
 // succession, as the models' publishers give them in tokenizer.json.
 #pragma once
 
@@ -18,9 +18,9 @@ namespace gyre {
 // A cut of text, as tokenizer.json's pre-tokenizers have it.
 struct SplitStep {
   enum class Behavior : uint8_t {
-    kIsolated,            // each match is a stretch
+    kIsolated,            // each match is a span
     kRemoved,             // matches are left out
-    kContiguous,          // matches in a row are one stretch
+    kContiguous,          // matches in a row are one span
     kMergedWithPrevious,  // a match belongs to the text before it
     kMergedWithNext,
   };
@@ -35,9 +35,9 @@ struct SplitStep {
 struct PreTokenizer {
   std::vector<NormalizerStep> steps;
   bool prefix_space = false;              // before a text that begins with none
-  std::vector<SplitStep> patterns;        // each is applied to every stretch that the one before left
+  std::vector<SplitStep> patterns;        // each is applied to every span that the one before left
   std::vector<SplitStep> after_spelling;  // the same in GPT-2's spelling of the bytes (model/bpe.h)
-  bool ignore_merges = false;             // a stretch that is a token is taken whole
+  bool ignore_merges = false;             // a span that is a token is taken whole
   bool fuse_unknown = false;              // unknown bytes in a row are one token
   bool add_bos = false;                   // where the file does not say
 };
@@ -57,8 +57,8 @@ class PreSplit {
   ~PreSplit();
 
   bool empty() const;
-  // The stretches of the text, in their order.
-  void Split(std::string_view text, std::vector<Stretch>* stretches) const;
+  // The spans of the text, in their order.
+  void Split(std::string_view text, std::vector<TextSpan>* spans) const;
 
  private:
   struct Step;

@@ -139,13 +139,13 @@ struct NoFeedForward {
 };
 using FeedForwardSpec = std::variant<DenseSpec, ExpertSpec, NoFeedForward>;
 
-// A layer's piece of a side input: Gemma 3n's and 4's per-layer embeddings. All pieces follow from a row's token alone,
-// and are not part of the row.
-struct SideInputSpec {
+// A layer's piece of a per-layer embedding: Gemma 3n's and 4's per-layer embeddings. All pieces follow from a row's
+// token alone, and are not part of the row.
+struct PerLayerEmbeddingSpec {
   int width = 0;  // of the piece; 0 = the layer has none
   int number = 0;
   int pieces = 0;  // of the model
-  bool operator==(const SideInputSpec&) const = default;
+  bool operator==(const PerLayerEmbeddingSpec&) const = default;
 };
 
 struct LayerSpec {
@@ -156,7 +156,7 @@ struct LayerSpec {
   bool post_norms = false;                             // norms on their outputs, before the residual
   std::string_view ffn_norm_name = "ffn_norm.weight";  // of the feed-forward block's pre-norm, in the file
   float residual_scale = 1;                            // on what mixer and feed-forward block add to the row
-  SideInputSpec side;                                  // it is added to the row behind the feed-forward block
+  PerLayerEmbeddingSpec side;                          // it is added to the row behind the feed-forward block
   bool output_scale = false;                           // a number of the file, on the row after the layer
   int kv_group = kPageGroup;                           // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
@@ -186,7 +186,7 @@ struct ModelSpec {
   bool has_slots = false;
   int window = 0;  // the largest of the layers in kWindowGroup; 0: there are none
   std::string_view final_norm_name = "output_norm.weight";  // in the file
-  int side_width = 0;  // of all layers' side inputs together; the ids of tokens then travel with the rows
+  int per_layer_width = 0;  // of all layers' per-layer embeddings together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
   // The KV elements (K and V together) that one position takes in a layer.

@@ -43,11 +43,11 @@ class SpmTokenizer : public SentencePieceTokenizer {
   std::string Prepare(std::string_view text) const override {
     return meta_space_ && !o_.as_json ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
   }
-  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
-    return o_.steps.empty() ? stretch : scratch->Keep(Normalize(stretch, o_.steps));
+  std::string_view Normal(std::string_view span, EncodeScratch* scratch) const override {
+    return o_.steps.empty() ? span : scratch->Keep(Normalize(span, o_.steps));
   }
 
-  // The space is put before every stretch between special tokens, which is the published behaviour of most models that
+  // The space is put before every span between special tokens, which is the published behaviour of most models that
   // have a prefix, or before the first alone.
   void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
                    std::vector<TokenId>* out) const override {
@@ -60,8 +60,8 @@ class SpmTokenizer : public SentencePieceTokenizer {
       text = scratch->Keep(replaces ? ReplaceAll(normal, " ", kMetaSpace) : std::move(normal));
     }
     if (split_.empty()) return EncodeWords(text, scratch, out);
-    split_.Split(text, &scratch->stretches);
-    for (const Stretch& s : scratch->stretches) EncodeWords(text.substr(s.begin, s.end - s.begin), scratch, out);
+    split_.Split(text, &scratch->spans);
+    for (const TextSpan& s : scratch->spans) EncodeWords(text.substr(s.begin, s.end - s.begin), scratch, out);
   }
 
  private:
@@ -95,7 +95,7 @@ class SpmTokenizer : public SentencePieceTokenizer {
     }
   }
 
-  // A word is a stretch that no piece joins to its neighbours, so merging it alone gives the same result as in context.
+  // A word is a span that no piece joins to its neighbours, so merging it alone gives the same result as in context.
   void EncodeWord(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
     const TokenId whole = word.size() <= longest_ ? IdOf(word) : -1;
     if (whole >= 0 && whole_.Is(whole, [&] {

@@ -26,7 +26,7 @@ struct SpmOptions {
   // the space that Encode puts first.
   bool as_json = false, drop_space = false;
   std::vector<NormalizerStep> steps;  // they put the space first that Decode drops, or the fields above do
-  std::vector<SplitStep> patterns;    // each is applied to every stretch that the one before left
+  std::vector<SplitStep> patterns;    // each is applied to every span that the one before left
   bool replace_spaces = true;         // by U+2581, if meta_space
 };
 

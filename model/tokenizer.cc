@@ -9,7 +9,7 @@ std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool control_text
     const bool control = type(id) == TokenType::kControl;
     text += control && control_texts ? Text(id) : Piece(id, start);
     if (text.size() > most) break;
-    // Most tokenizers put a space before every stretch that follows a special token.
+    // Most tokenizers put a space before every span that follows a special token.
     start = starts_after_special() && (control || type(id) == TokenType::kUserDefined);
   }
   return text;

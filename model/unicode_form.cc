@@ -40,7 +40,7 @@ void AppendNormal(std::string_view text, UnicodeForm form, std::string* out) {
 // Normalizes a text in which every character may change or change others.
 void NormalizeRun(std::string_view text, UnicodeForm form, std::string* result) {
   std::string& out = *result;
-  size_t begin = 0;        // of the valid stretch that is not yet put out
+  size_t begin = 0;        // of the valid span that is not yet put out
   size_t marks = 0;        // combining marks in a row
   size_t marks_begin = 0;  // where they and their base begin
   bool too_many = false;

@@ -9,7 +9,7 @@ namespace gyre {
 
 enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-// Bytes that are not UTF-8 stay, and so does a stretch with more than a thousand combining marks in a row, whose
+// Bytes that are not UTF-8 stay, and so does a span with more than a thousand combining marks in a row, whose
 // ordering would take quadratic time. Thread-safe.
 std::string Normalize(std::string_view text, UnicodeForm form);
 inline std::string NormalizeNfc(std::string_view text) { return Normalize(text, UnicodeForm::kNfc); }

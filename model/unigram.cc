@@ -42,9 +42,9 @@ class UnigramTokenizer : public SentencePieceTokenizer {
   }
 
  protected:
-  // As in models that merge, every stretch between special tokens is normalized and encoded alone.
-  std::string_view Normal(std::string_view stretch, EncodeScratch* scratch) const override {
-    std::string normal = Normalize(stretch, options_.steps);
+  // As in models that merge, every span between special tokens is normalized and encoded alone.
+  std::string_view Normal(std::string_view span, EncodeScratch* scratch) const override {
+    std::string normal = Normalize(span, options_.steps);
     if (options_.prefix == UnigramOptions::Prefix::kSpace && !options_.prefix_first_only && !normal.empty())
       normal.insert(0, 1, ' ');
     return scratch->Keep(std::move(normal));

@@ -221,7 +221,7 @@ bool VocabularyTokenizer::IsEndOfGeneration(TokenId id) const {
 
 template <typename Fn>
 void VocabularyTokenizer::SplitAt(const SpecialTrie& trie, std::string_view text, std::vector<TokenId>* out,
-                                  Fn stretch) const {
+                                  Fn span) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
     const auto [special, length] = trie.LongestAt(text, at);
@@ -237,11 +237,11 @@ void VocabularyTokenizer::SplitAt(const SpecialTrie& trie, std::string_view text
       for (size_t p = end; rule->strip_right && p < text.size() && IsWhiteSpace(CharacterAt(text, &p));) end = p;
       at = end;
     }
-    if (begin > done) stretch(done, begin);
+    if (begin > done) span(done, begin);
     out->push_back(special);
     done = end;
   }
-  if (done < text.size()) stretch(done, text.size());
+  if (done < text.size()) span(done, text.size());
 }
 
 std::vector<TokenId> VocabularyTokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
@@ -252,25 +252,25 @@ std::vector<TokenId> VocabularyTokenizer::Encode(std::string_view text, const En
   const std::string prepared = Prepare(text);
   const std::string_view all(prepared);
   EncodeScratch scratch(all.size());
-  // The stretch without the signs that kept its texts from being tokens.
-  auto unguarded = [&](std::string_view stretch) {
-    if (options.guard.empty() || stretch.find(options.guard) == std::string_view::npos) return stretch;
+  // The span without the signs that kept its texts from being tokens.
+  auto unguarded = [&](std::string_view span) {
+    if (options.guard.empty() || span.find(options.guard) == std::string_view::npos) return span;
     std::string free;
-    for (size_t at = 0; at < stretch.size();) {
-      const size_t next = std::min(stretch.find(options.guard, at), stretch.size());
-      free += stretch.substr(at, next - at);
+    for (size_t at = 0; at < span.size();) {
+      const size_t next = std::min(span.find(options.guard, at), span.size());
+      free += span.substr(at, next - at);
       at = next + options.guard.size();
     }
     return scratch.Keep(std::move(free));
   };
-  auto plain = [&](std::string_view stretch, bool first) {
-    if (!stretch.empty()) EncodePlain(stretch, first, &scratch, &out);
+  auto plain = [&](std::string_view span, bool first) {
+    if (!span.empty()) EncodePlain(span, first, &scratch, &out);
   };
   SplitAt(raw_.trie(options.parse_special), all, &out, [&](size_t begin, size_t end) {
-    const std::string_view stretch = all.substr(begin, end - begin);
+    const std::string_view span = all.substr(begin, end - begin);
     const bool first = begin == 0;
-    if (normalized_.empty) return plain(Normal(unguarded(stretch), &scratch), first);
-    const std::string_view normal = Normal(stretch, &scratch);
+    if (normalized_.empty) return plain(Normal(unguarded(span), &scratch), first);
+    const std::string_view normal = Normal(span, &scratch);
     SplitAt(normalized_.trie(options.parse_special), normal, &out,
             [&](size_t b, size_t e) { plain(unguarded(normal.substr(b, e - b)), first && b == 0); });
   });

@@ -91,7 +91,7 @@ void AddEndsByName(Vocabulary* v);
 // is the default.
 StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos);
 
-// Splits the text at special tokens and passes the stretches between them to EncodePlain.
+// Splits the text at special tokens and passes the spans between them to EncodePlain.
 class VocabularyTokenizer : public Tokenizer {
  public:
   explicit VocabularyTokenizer(Vocabulary v);
@@ -114,11 +114,11 @@ class VocabularyTokenizer : public Tokenizer {
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
   // The text in which special tokens are searched.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
-  // A stretch between special tokens after the normalizers; the result lives as long as the scratch or the stretch.
-  virtual std::string_view Normal(std::string_view stretch, EncodeScratch*) const { return stretch; }
+  // A span between special tokens after the normalizers; the result lives as long as the scratch or the span.
+  virtual std::string_view Normal(std::string_view span, EncodeScratch*) const { return span; }
   // Adds the tokens whose rule is `normalized`; a constructor calls it once Normal can be called.
   void AddNormalizedTokens();
-  // Encodes a non-empty normalized stretch without special tokens, which lives as long as the scratch. `first`: nothing
+  // Encodes a non-empty normalized span without special tokens, which lives as long as the scratch. `first`: nothing
   // is before it.
   virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
                            std::vector<TokenId>* out) const = 0;
@@ -135,9 +135,9 @@ class VocabularyTokenizer : public Tokenizer {
     const SpecialTrie& trie(bool parse_special) const { return parse_special ? all : user_defined; }
   };
   const FindRule* Rule(TokenId id) const;
-  // Puts out the tokens of `trie` that are in the text, and calls stretch(begin, end) for the text between them.
+  // Puts out the tokens of `trie` that are in the text, and calls span(begin, end) for the text between them.
   template <typename Fn>
-  void SplitAt(const SpecialTrie& trie, std::string_view text, std::vector<TokenId>* out, Fn stretch) const;
+  void SplitAt(const SpecialTrie& trie, std::string_view text, std::vector<TokenId>* out, Fn span) const;
 
   Specials raw_, normalized_;
 };

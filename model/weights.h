@@ -83,8 +83,8 @@ class Model {
   virtual StatusOr<LayerWeights> Layer(int layer) const = 0;
   virtual StatusOr<WeightView> Embedding() const = 0;
   virtual StatusOr<HeadWeights> Head() const = 0;
-  // Each token's part of the side inputs [vocab][spec().side_width]. REQUIRES: side_width > 0.
-  virtual StatusOr<WeightView> SideTokens() const = 0;
+  // Each token's part of the per-layer embeddings [vocab][spec().per_layer_width]. REQUIRES: per_layer_width > 0.
+  virtual StatusOr<WeightView> PerLayerTokens() const = 0;
   // Null if the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
   virtual const Tokenizer* tokenizer() const = 0;
   // Why tokenizer() is null, as "the file has no tokenizer"; "" if there is one.

@@ -66,11 +66,11 @@ class WordCache {
 };
 
 // A part of a text, in bytes.
-struct Stretch {
+struct TextSpan {
   size_t begin = 0, end = 0;
 };
 
-// Memory for one Encode, which all stretches of its text share.
+// Memory for one Encode, which all spans of its text share.
 struct EncodeScratch {
   explicit EncodeScratch(size_t bytes) : words(bytes) {}
   // Keeps a text until the call ends, as the words point into it.
@@ -79,7 +79,7 @@ struct EncodeScratch {
   WordCache words;
   std::deque<std::string> kept;
   std::vector<MergeSymbol> symbols;
-  std::vector<Stretch> stretches;
+  std::vector<TextSpan> spans;
 };
 
 }  // namespace gyre

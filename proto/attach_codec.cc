@@ -114,7 +114,7 @@ void EncodeHello(const WorkerHello& hello, v1::WorkerHello* h) {
   h->set_isa(hello.isa);
   h->set_threads(hello.threads);
   h->set_memory_bytes(hello.memory);
-  if (hello.wish) EncodeRange(*hello.wish, h->mutable_wish());
+  if (hello.preference) EncodeRange(*hello.preference, h->mutable_preference());
   h->set_version(hello.version);
   h->set_wire_types(hello.wire_types);
   h->set_prefill_matches_decode(hello.prefill_matches_decode);
@@ -156,7 +156,7 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .isa = h.isa(),
                      .threads = h.threads(),
                      .memory = h.memory_bytes(),
-                     .wish = h.has_wish() ? std::optional(RangeOf(h.wish())) : std::nullopt,
+                     .preference = h.has_preference() ? std::optional(RangeOf(h.preference())) : std::nullopt,
                      .version = h.version(),
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),

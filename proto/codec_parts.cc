@@ -40,7 +40,7 @@ StatusOr<WeightSource> DecodeSource(const v1::WeightSource& s) {
 StatusOr<Transport> DecodeTransport(uint32_t number) {
   // Above 255 it would be cut, perhaps to a known one.
   const auto transport = static_cast<Transport>(std::min(number, uint32_t{0xFF}));
-  if (!IsTransportWish(transport)) return InvalidArgument("links over carrier {}, which is unknown here", number);
+  if (!IsTransportPreference(transport)) return InvalidArgument("links over carrier {}, which is unknown here", number);
   return transport;
 }
 

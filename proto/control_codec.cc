@@ -70,7 +70,7 @@ struct EncodeStageEvent {
   }
   void operator()(const StageReady& r) const {
     out->mutable_ready();
-    if (r.mirrored) out->mutable_ready()->set_mirrored(*r.mirrored);
+    if (r.replicated) out->mutable_ready()->set_replicated(*r.replicated);
   }
   void operator()(const StageMoved& m) const {
     out->mutable_moved()->set_pages(m.pages);
@@ -136,7 +136,7 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
                                event.progress().to_fetch()};
       break;
     case v1::WorkerEvent::kReady:
-      out.what = StageReady{event.ready().has_mirrored() ? std::optional(event.ready().mirrored()) : std::nullopt};
+      out.what = StageReady{event.ready().has_replicated() ? std::optional(event.ready().replicated()) : std::nullopt};
       break;
     case v1::WorkerEvent::kMoved:
       if (event.moved().missing_size() > kMaxBlocks) {

@@ -50,13 +50,13 @@ struct WorkerHello {
   std::string isa;
   uint32_t threads = 0;
   uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
-  std::optional<LayerRange> wish;
+  std::optional<LayerRange> preference;
   std::string version;
   WireTypes wire_types = Only(WireType::kF32);
   bool prefill_matches_decode = false;
   uint64_t instance = 0;                   // random for each process, kept when it connects again; 0 = unknown
-  Transport transport = Transport::kAuto;  // its wish for links
-  uint64_t resumes_term = 0;               // of the membership that it would take up again; 0 = none
+  Transport transport = Transport::kAuto;  // its preference for links
+  uint64_t resumes_term = 0;               // of the membership that it would reattach to; 0 = none
   uint64_t received = 0;                   // the number of the last command that came in it
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown

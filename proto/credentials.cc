@@ -91,7 +91,7 @@ class RoleCheck : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<IdentityFolder> folder_;
 };
 
-// gRPC logs every stranger's failed handshake, without a limit; the listener's log names the refused ones.
+// gRPC logs every unauthenticated peer's failed handshake, without a limit; the listener's log names the refused ones.
 void QuietGrpc() {
   static const bool once = [] {
     if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});

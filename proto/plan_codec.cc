@@ -25,7 +25,7 @@ void EncodePlan(const Plan& plan, v1::Plan* out) {
     EncodeRange(s.layers, stage->mutable_layers());
     stage->set_worker(s.worker());
     stage->set_address(s.members[0].address);
-    stage->set_mirrored_by(s.mirrored_by);
+    stage->set_replicated_by(s.replicated_by);
   }
   out->set_wire(static_cast<uint32_t>(plan.wire));
   out->set_transport(static_cast<uint32_t>(plan.transport));
@@ -57,9 +57,9 @@ StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
   }
   plan.stages = MakeStages(assignments);
   for (int i = 0; i < p.stages_size(); ++i) {
-    const std::string& holder = p.stages(i).mirrored_by();
+    const std::string& holder = p.stages(i).replicated_by();
     if (!holder.empty()) GYRE_RETURN_IF_ERROR(CheckMemberName(holder));
-    plan.stages[static_cast<size_t>(i)].mirrored_by = holder;
+    plan.stages[static_cast<size_t>(i)].replicated_by = holder;
   }
   if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
   if (p.wire() != 0) plan.wire = static_cast<WireType>(p.wire());
@@ -71,14 +71,14 @@ void EncodeLayerSource(const LayerSource& s, v1::LayerSource* out) {
   EncodeRange(s.layers, out->mutable_layers());
   out->set_worker(s.worker);
   out->set_address(s.address);
-  out->set_mirror(s.mirror);
+  out->set_replica(s.replica);
 }
 
 StatusOr<LayerSource> DecodeLayerSource(const v1::LayerSource& s) {
   GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
   GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
   GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
-  return LayerSource{RangeOf(s.layers()), s.worker(), s.address(), s.mirror()};
+  return LayerSource{RangeOf(s.layers()), s.worker(), s.address(), s.replica()};
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   p->set_fresh(request.fresh);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
   for (const LayerSource& s : request.sources) EncodeLayerSource(s, p->add_sources());
-  p->set_recalls(request.recalls);
+  p->set_restores(request.restores);
   for (const WeightSource& s : request.weight_sources) EncodeSource(s, p->add_weight_sources());
 }
 
@@ -119,7 +119,7 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     GYRE_ASSIGN_OR_RETURN(LayerSource source, DecodeLayerSource(s));
     r.sources.push_back(std::move(source));
   }
-  r.recalls = p.recalls();
+  r.restores = p.restores();
   if (p.weight_sources_size() > kMaxStages) {
     return InvalidArgument("a plan of {} sources of weights, at most {}", p.weight_sources_size(), kMaxStages);
   }

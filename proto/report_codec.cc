@@ -63,10 +63,10 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_in_step(load.in_step);
   out->set_sending(load.sending);
   out->set_unanswered_us(load.unanswered_us);
-  out->set_mirrored_plan(load.mirrored_plan);
-  if (load.mirrored_step) out->set_mirrored_step(*load.mirrored_step);
-  out->set_mirrored_pages(load.mirrored_pages);
-  out->set_mirrored_bytes(load.mirrored_bytes);
+  out->set_replicated_plan(load.replicated_plan);
+  if (load.replicated_step) out->set_replicated_step(*load.replicated_step);
+  out->set_replicated_pages(load.replicated_pages);
+  out->set_replicated_bytes(load.replicated_bytes);
   out->set_disk_bytes(load.weights_room);
   EncodeStepTimes(load.step_times, out);
 }
@@ -93,10 +93,10 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .in_step = h.in_step(),
           .sending = h.sending(),
           .unanswered_us = std::min<uint64_t>(h.unanswered_us(), kMaxMicros),
-          .mirrored_plan = h.mirrored_plan(),
-          .mirrored_step = h.has_mirrored_step() ? std::optional(h.mirrored_step()) : std::nullopt,
-          .mirrored_pages = h.mirrored_pages(),
-          .mirrored_bytes = h.mirrored_bytes(),
+          .replicated_plan = h.replicated_plan(),
+          .replicated_step = h.has_replicated_step() ? std::optional(h.replicated_step()) : std::nullopt,
+          .replicated_pages = h.replicated_pages(),
+          .replicated_bytes = h.replicated_bytes(),
           .weights_room = h.disk_bytes()};
 }
 

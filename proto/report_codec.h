@@ -10,7 +10,7 @@
 namespace gyre {
 
 void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out);
-// Values out of range are brought into it; counts that are no valid histogram count as none.
+// Values out of range are brought into it; a histogram that is not valid is read as an empty one.
 MemberLoad DecodeLoad(const v1::Heartbeat& heartbeat);
 
 void EncodeTrace(const StageTrace& trace, v1::Traced* out);

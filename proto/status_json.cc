@@ -37,11 +37,11 @@ constexpr JsonField kLoading[] = {{"packed"}, {"to_pack"}, {"fetched"}, {"to_fet
 constexpr JsonField kMeasured[] = {{"memory_bytes_per_second"},
                                    {"operations_per_second"},
                                    {"disk_bytes_per_second"},
-                                   {"slowness"},
+                                   {"slowdown"},
                                    {"stage_ms"},
                                    {"why"}};
 constexpr JsonField kLink[] = {{"to"}, {"failure"}, {"bytes_per_second"}};
-constexpr JsonField kMirror[] = {{"of"}, {"pages"}, {"bytes"}};
+constexpr JsonField kReplica[] = {{"of"}, {"pages"}, {"bytes"}};
 
 const FieldDescriptor* DescriptorOf(const Message& message, const JsonField& f) {
   return message.GetDescriptor()->FindFieldByName(f.field == nullptr ? f.name : f.field);
@@ -125,11 +125,11 @@ void ReadSent(const json::value& sent, v1::MemberStatus* out) {
   out->set_round_trip_us(Microseconds(sent, "latency_ms"));
 }
 
-json::value MirrorJson(const v1::MemberStatus& m) {
-  if (!m.has_mirror()) return nullptr;
+json::value ReplicaJson(const v1::MemberStatus& m) {
+  if (!m.has_replica()) return nullptr;
   json::object out;
-  Write(m.mirror(), kMirror, &out);
-  out["behind"] = m.mirror().whole() ? json::value(m.mirror().behind()) : json::value(nullptr);
+  Write(m.replica(), kReplica, &out);
+  out["behind"] = m.replica().whole() ? json::value(m.replica().behind()) : json::value(nullptr);
   return out;
 }
 
@@ -172,7 +172,7 @@ json::object MemberJson(const v1::MemberStatus& m, const std::string& next) {
   out["state"] = MemberState(m);
   out["why"] = Why(m);
   out["sent"] = SentJson(m, next);
-  out["mirror"] = MirrorJson(m);
+  out["replica"] = ReplicaJson(m);
   out["measured"] = MeasuredJson(m);
   json::object loading;
   Write(m, kLoading, &loading);
@@ -193,10 +193,10 @@ v1::MemberStatus ReadMember(const json::value& member) {
   if (const json::value* sent = FieldOf(member, "sent")) ReadSent(*sent, &out);
   if (const json::value* measured = FieldOf(member, "measured")) ReadMeasured(*measured, &out);
   if (const json::value* loading = FieldOf(member, "loading")) Read(*loading, kLoading, &out);
-  if (const json::value* mirror = FieldOf(member, "mirror"); mirror != nullptr && mirror->is_object()) {
-    Read(*mirror, kMirror, out.mutable_mirror());
-    out.mutable_mirror()->set_whole(FieldOf(*mirror, "behind") != nullptr);
-    out.mutable_mirror()->set_behind(CountOf(*mirror, "behind"));
+  if (const json::value* replica = FieldOf(member, "replica"); replica != nullptr && replica->is_object()) {
+    Read(*replica, kReplica, out.mutable_replica());
+    out.mutable_replica()->set_whole(FieldOf(*replica, "behind") != nullptr);
+    out.mutable_replica()->set_behind(CountOf(*replica, "behind"));
   }
   return out;
 }

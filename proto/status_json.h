@@ -14,7 +14,8 @@ namespace gyre {
 const char* MemberState(const v1::MemberStatus& member);
 // `next`: to whom it sends, "" = it has no stage. Layers count from 0, both ends included.
 boost::json::object MemberJson(const v1::MemberStatus& member, const std::string& next);
-// The JSON may come from a stranger: a field that is missing, or is not what it should be, has its default.
+// The JSON may come from an unauthenticated peer: a field that is missing, or is not what it should be, has its
+// default.
 v1::MemberStatus ReadMember(const boost::json::value& member);
 
 }  // namespace gyre

@@ -9,7 +9,7 @@
 
 namespace gyre {
 
-struct KvWish {
+struct KvPreference {
   uint32_t ctx = 0;            // tokens of a sequence that are asked for; 0 = the model's
   uint32_t model_context = 0;  // what the model was made for
   uint64_t tokens = 0;         // of the KV cache that are asked for; 0 = parallel * context
@@ -42,7 +42,7 @@ struct KvChoice {
 };
 
 // kInvalidArgument: a number of tokens that can't be counted in blocks.
-StatusOr<KvChoice> ChooseKv(const KvWish& wish);
+StatusOr<KvChoice> ChooseKv(const KvPreference& preference);
 
 // The warning for a context that is larger than the one that the model was made for; "" if it is not.
 std::string ContextWarning(uint64_t context, uint64_t made_for);

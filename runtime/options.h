@@ -71,17 +71,18 @@ struct ComputeOptions {
 
 // The settings that make the process a coordinator for workers of other machines.
 struct ServeOptions {
-  std::string cluster;             // HOST:PORT of the gRPC server
-  std::string ring;                // HOST:PORT of the ring port; "" = the cluster's host, any port
-  std::string advertise;           // the host that workers dial; "" = the one that they joined at
-  int min_workers = 1;             // beside this process
-  uint64_t memory = 0;             // bytes for layers in this process; 0 = what is free
-  bool no_local = false;           // no layers in this process
-  std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
+  std::string cluster;    // HOST:PORT of the gRPC server
+  std::string ring;       // HOST:PORT of the ring port; "" = the cluster's host, any port
+  std::string advertise;  // the host that workers dial; "" = the one that they joined at
+  int min_workers = 1;    // beside this process
+  uint64_t memory = 0;    // bytes for layers in this process; 0 = what is free
+  bool no_local = false;  // no layers in this process
+  std::optional<LayerRange>
+      preference;                  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;          // members that would compute other bits are refused
   std::string version;             // of this program
-  bool mirror_kv = false;          // full pages are copied to another worker, so that little is replayed after a loss
-  std::string transport = "auto";  // the cluster's wish for links to workers
+  bool replicate_kv = false;       // full pages are copied to another worker, so that little is replayed after a loss
+  std::string transport = "auto";  // the cluster's preference for links to workers
   std::string rebalance = "ask";   // what becomes of better plans: auto, ask, off
   // Measures this machine for its own layers, with the file that weights are read from. Empty: it is not measured.
   std::function<MachineSpeed(const MeasuredWith& with)> measure;

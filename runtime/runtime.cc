@@ -22,26 +22,27 @@ namespace {
 // With shifted contexts a request without a limit generates at most this many contexts of tokens.
 constexpr uint32_t kUnaskedContexts = 4;
 
-KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
-  KvWish wish{.ctx = o.ctx,
-              .model_context = static_cast<uint32_t>(spec.context),
-              .tokens = o.kv_tokens,
-              .parallel = o.parallel,
-              .max_sequences = o.max_sequences,
-              .block_size = o.block_size,
-              .reserve = o.kv_reserve,
-              .bytes_per_token = spec.KvBytesPerToken(type, kPageGroup),
-              .window = static_cast<uint32_t>(spec.window),
-              .window_bytes_per_token = spec.KvBytesPerToken(type, kWindowGroup),
-              .chunk = o.no_chunked_prefill ? 0 : o.chunk,
-              .state_bytes = spec.StateBytes(),
-              .memory = AvailableMemory()};
+KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
+  KvPreference preference{.ctx = o.ctx,
+                          .model_context = static_cast<uint32_t>(spec.context),
+                          .tokens = o.kv_tokens,
+                          .parallel = o.parallel,
+                          .max_sequences = o.max_sequences,
+                          .block_size = o.block_size,
+                          .reserve = o.kv_reserve,
+                          .bytes_per_token = spec.KvBytesPerToken(type, kPageGroup),
+                          .window = static_cast<uint32_t>(spec.window),
+                          .window_bytes_per_token = spec.KvBytesPerToken(type, kWindowGroup),
+                          .chunk = o.no_chunked_prefill ? 0 : o.chunk,
+                          .state_bytes = spec.StateBytes(),
+                          .memory = AvailableMemory()};
   // The cache is the same as before a restart, so that workers keep their pages; free memory may differ now.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
-  if (!before || before->model_hash != hash || before->block_size != o.block_size) return wish;
-  if (wish.ctx == 0) wish.ctx = before->context;
-  if (wish.tokens == 0 && wish.ctx == before->context) wish.tokens = uint64_t{before->num_blocks} * o.block_size;
-  return wish;
+  if (!before || before->model_hash != hash || before->block_size != o.block_size) return preference;
+  if (preference.ctx == 0) preference.ctx = before->context;
+  if (preference.tokens == 0 && preference.ctx == before->context)
+    preference.tokens = uint64_t{before->num_blocks} * o.block_size;
+  return preference;
 }
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
@@ -87,7 +88,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
     return InvalidArgument("--stages {}: the model has {}, expected 1 to {}", options.stages,
                            Counted(spec.layers.size(), "layer"), spec.layers.size());
   }
-  const std::optional<LayerRange> layers = options.serve ? options.serve->wish : std::nullopt;
+  const std::optional<LayerRange> layers = options.serve ? options.serve->preference : std::nullopt;
   if (layers && layers->end > static_cast<int>(spec.layers.size())) {
     return InvalidArgument("--layers {}: the model has layers 0-{}", FormatRange(*layers), spec.layers.size() - 1);
   }
@@ -95,7 +96,8 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
   const KvType kv = *named;
   for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, runtime->model_->content_hash(), kv)));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache,
+                        ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv)));
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
@@ -155,7 +157,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
     GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
-  c.mirror_kv = o.serve != nullptr && o.serve->mirror_kv;
+  c.replicate_kv = o.serve != nullptr && o.serve->replicate_kv;
   c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss. So it ends, and a
@@ -250,7 +252,7 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .version = serves ? options.serve->version : "",
                     .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
-    if (serves) info.wish = options.serve->wish;
+    if (serves) info.preference = options.serve->preference;
     if (serves && options.serve->measure) {
       GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
       info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});

@@ -143,8 +143,8 @@ def ranges_of(status):
 class Stream:
     """A greedy stream of completions, read by a thread: `arrivals` has the time of each event with text, `text` what came."""
 
-    def __init__(self, ring, prompt, tokens, take_up_for=0):
-        self.ring, self.take_up_for = ring, take_up_for
+    def __init__(self, ring, prompt, tokens, reattach_for=0):
+        self.ring, self.reattach_for = ring, reattach_for
         self.body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
         self.arrivals, self.text, self.last, self.error, self.done = [], "", None, None, False
         self.left = threading.Event()
@@ -162,7 +162,7 @@ class Stream:
                 if not self.done and not self.left.is_set():
                     raise OSError("the stream ended before its end")
             except (OSError, http.client.HTTPException) as error:
-                until = until or time.monotonic() + self.take_up_for
+                until = until or time.monotonic() + self.reattach_for
                 if time.monotonic() >= until or isinstance(error, urllib.error.HTTPError) and error.code < 500:
                     self.error = str(error)
                     return

@@ -345,7 +345,7 @@ TEST_F(TlsTest, ATrustedCertificateServes) {
   }
 }
 
-TEST_F(TlsTest, AStrangersCertificateDoesNot) {
+TEST_F(TlsTest, AUnauthenticatedPeersCertificateDoesNot) {
   const auto r = ClientOf(peer_.url())->Fetch({.target = "/"}, Never);
   EXPECT_EQ(r.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(r.status()), HasSubstr("--ca FILE"));

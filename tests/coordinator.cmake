@@ -8,9 +8,9 @@ if(GYRE_TESTS)
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test
           coordinator_steps_in_flight_test
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_unit_pool_test coordinator_kv_cache_test
-          coordinator_mirrors_test
+          coordinator_replicas_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
-          coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_book_test
+          coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_journal_test
           coordinator_sampling_options_test
     DEPS gyre_coordinator simulated_worlds)
   # Long, without memory of their own: asan_all alone has them under AddressSanitizer.

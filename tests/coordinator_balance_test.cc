@@ -43,10 +43,10 @@ TEST(BalanceTest, SharesGoBySpeed) {
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-1,b=2-5,c=6-11");
   EXPECT_DOUBLE_EQ(TimeOf(b, *BestSplit(b)).seconds, 2.0);
   // The observed speed counts more than the measured one.
-  b.members[2].slowness = 3;
+  b.members[2].slowdown = 3;
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-2,b=3-8,c=9-11");
   // The output matrix counts where it is.
-  b.members[2].slowness = 1;
+  b.members[2].slowdown = 1;
   b.sizes.last = 600;
   EXPECT_EQ(Text(b, BestSplit(b)), "a=0-2,b=3-8,c=9-11");
 }
@@ -168,7 +168,7 @@ Balance RandomBalance(std::mt19937& random) {
       const int begin = static_cast<int>(random() % static_cast<unsigned>(layers));
       m.member.holds = {begin, begin + 1};
     }
-    m.slowness = draw(0.8, 2);
+    m.slowdown = draw(0.8, 2);
     m.must = random() % 6 == 0;
     b.members.push_back(std::move(m));
   }

@@ -79,7 +79,7 @@ TEST_F(ClusterAdoptTest, TheCacheIsUsedAgain) {
   w.Advance(seconds(1));
   EXPECT_EQ(w.text(), "serving");
   EXPECT_THAT(w.engine.calls,
-              ElementsAre("await", "await", "await", fmt::format("recall {}", UINT64_MAX), "new 1 with the cache"));
+              ElementsAre("await", "await", "await", fmt::format("restore {}", UINT64_MAX), "new 1 with the cache"));
   EXPECT_THAT(w.engine.missing, ElementsAre(3, 5));
   EXPECT_GT(w.engine.step_floor, 900u) << "later steps have higher numbers, whoever counts them";
   EXPECT_TRUE(w.member("w1").ran->sources.empty()) << "nothing is copied";
@@ -91,7 +91,7 @@ TEST_F(ClusterAdoptTest, TheCacheIsForgottenWhereTheOthersGoOn) {
   w.Join("w2", Holding(3, 6));
   w.Advance(seconds(12));
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("recall"))));
+  EXPECT_THAT(w.engine.calls, Not(Contains(HasSubstr("restore"))));
 }
 
 // One dies while they look what they have.

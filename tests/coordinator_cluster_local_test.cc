@@ -1,4 +1,4 @@
-// The coordinator's own member: alone, beside workers, too small for the model, with wishes.
+// The coordinator's own member: alone, beside workers, too small for the model, with preferences.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(ClusterLocalTest, TheLocalMemberServesAloneAndThenBesideWorkers) {
 
 TEST_F(ClusterLocalTest, TheLocalMemberGetsTheLayersThatItWishes) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
-  w.Join("local", {.local = true, .wish = LayerRange{2, 4}});
+  w.Join("local", {.local = true, .preference = LayerRange{2, 4}});
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-7") << "alone it has all";
   w.Join("w1");
@@ -67,7 +67,7 @@ TEST_F(ClusterLocalTest, TheLocalMemberGetsTheLayersThatItWishes) {
 // Otherwise each event would begin the same plan anew.
 TEST_F(ClusterLocalTest, ALocalMemberThatWishesEverythingStaysAlone) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 1));
-  w.Join("local", {.local = true, .wish = LayerRange{0, 8}});
+  w.Join("local", {.local = true, .preference = LayerRange{0, 8}});
   w.Advance(seconds(1));
   w.Join("w1");
   w.Advance(seconds(100));

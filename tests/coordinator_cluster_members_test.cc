@@ -219,9 +219,9 @@ TEST(ClusterMemberTest, WhoDoesNotFitIsRefused) {
   info.version = "1.2";
   EXPECT_TRUE(ClusterState::CheckMember(policy, info).ok());
   policy.version = "";
-  for (LayerRange wish : {LayerRange{-1, 2}, LayerRange{3, 3}, LayerRange{5, 9}}) {
+  for (LayerRange preference : {LayerRange{-1, 2}, LayerRange{3, 3}, LayerRange{5, 9}}) {
     info = good;
-    info.wish = wish;
+    info.preference = preference;
     EXPECT_TRUE(absl::IsInvalidArgument(ClusterState::CheckMember(policy, info)));
   }
   info = good;

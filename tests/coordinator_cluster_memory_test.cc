@@ -25,7 +25,7 @@ TEST_F(ClusterMemoryTest, WhatALostPlanLeavesIsCountedAndDropped) {
   EXPECT_EQ(w.member("w2").runs, (LayerRange{4, 8}));
   EXPECT_GT(w.status().members[0].weight_bytes, 0u) << "people see what it holds";
   // Now it would have to hold both halves.
-  w.Join("w3", {.memory = 700, .wish = LayerRange{4, 8}});
+  w.Join("w3", {.memory = 700, .preference = LayerRange{4, 8}});
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-7");
   EXPECT_EQ(w.member("w2").runs, (LayerRange{0, 4}));
@@ -38,7 +38,7 @@ TEST_F(ClusterMemoryTest, AMemberThatDoesNotDropThemIsTooSmall) {
   w.Advance(seconds(1));
   w.Leave("w1");
   w.member("w2").silent = true;
-  w.Join("w3", {.memory = 700, .wish = LayerRange{4, 8}});
+  w.Join("w3", {.memory = 700, .preference = LayerRange{4, 8}});
   w.Advance(seconds(5));
   EXPECT_TRUE(w.status().plan == std::nullopt);
   const uint64_t ask = w.Resize("w2=0-3,w3=4-7");

@@ -70,7 +70,7 @@ TEST(ClusterRebalanceTest, AlmostEqualMachinesShareEvenly) {
   EXPECT_EQ(world.ranges(), "a=0-5,b=6-11");
 }
 
-// Before its first report it may not have the key for probes yet, and would take its peers for strangers.
+// Before its first report it may not have the key for probes yet, and would take its peers for unauthenticated peers.
 TEST(ClusterRebalanceTest, NobodyMeasuresALinkToAWorkerThatHasNotReported) {
   ClusterWorld world(Policy(Rebalance::kAsk));
   world.CanProbe();
@@ -290,9 +290,9 @@ TEST(ClusterRebalanceTest, LittleMemoryLimitsAShare) {
 
 TEST(ClusterRebalanceTest, AWishIsKept) {
   ClusterWorld world(Policy(Rebalance::kAuto));
-  MemberInfo wishes = Fast(1000);
-  wishes.wish = LayerRange{0, 2};
-  world.Join("a", wishes);
+  MemberInfo preferences = Fast(1000);
+  preferences.preference = LayerRange{0, 2};
+  world.Join("a", preferences);
   world.Join("b", Fast(100));
   Live(world, seconds(20), {"a", "b"});
   EXPECT_EQ(world.ranges(), "a=0-1,b=2-11");

@@ -20,7 +20,7 @@ class ClusterSoak {
  public:
   explicit ClusterSoak(uint64_t seed) : random_(seed), policy_(Policy(seed)), world_(policy_) {
     with_local_ = Between(random_, 0, 2) > 0;
-    if (with_local_) world_.JoinLocal(RandomWish());
+    if (with_local_) world_.JoinLocal(RandomPreference());
     world_.may_forget = true;
   }
 
@@ -119,10 +119,10 @@ class ClusterSoak {
   ClusterPolicy Policy(uint64_t seed) {
     ClusterPolicy policy = ClusterWorld::Policy(Between(random_, 2, 8), Between(random_, 1, 3));
     policy.min_workers = std::min(policy.min_workers, policy.sizes.num_layers());
-    policy.mirror_kv = seed % 2 == 0;
+    policy.replicate_kv = seed % 2 == 0;
     return policy;
   }
-  std::optional<LayerRange> RandomWish() {
+  std::optional<LayerRange> RandomPreference() {
     if (Between(random_, 0, 2) > 0) return std::nullopt;
     const int layers = policy_.sizes.num_layers(), begin = Between(random_, 0, layers - 1);
     return LayerRange{begin, Between(random_, begin + 1, layers)};

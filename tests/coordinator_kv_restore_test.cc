@@ -14,22 +14,22 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kSalt = 5;
+constexpr uint64_t kNamespace = 5;
 
-Plan Mirrored() {
+Plan Replicated() {
   Plan plan{.epoch = {.term = 7, .number = 3}, .num_layers = 9};
   plan.stages = MakeStages({{"a", "a:1", {0, 3}}, {"b", "b:1", {3, 6}}, {"c", "c:1", {6, 9}}});
-  plan.stages[0].mirrored_by = "b";
-  plan.stages[1].mirrored_by = "c";
-  plan.stages[2].mirrored_by = "a";
+  plan.stages[0].replicated_by = "b";
+  plan.stages[1].replicated_by = "c";
+  plan.stages[2].replicated_by = "a";
   return plan;
 }
 
 class KvRestoreTest : public ::testing::Test {
  protected:
-  KvRestoreTest() { restore_.Keep(Mirrored(), kSalt, {{"a", 1}, {"b", 2}, {"c", 3}}); }
+  KvRestoreTest() { restore_.Keep(Replicated(), kNamespace, {{"a", 1}, {"b", 2}, {"c", 3}}); }
   StatusOr<KvRestorePlan> Begin(const std::map<std::string, uint64_t>& live) {
-    return restore_.Begin(true, kSalt, live, 9);
+    return restore_.Begin(true, kNamespace, live, 9);
   }
   KvRestore restore_;
 };
@@ -57,16 +57,17 @@ TEST_F(KvRestoreTest, OnlyNeededReplicasSayHowFarThePagesGo) {
 
 TEST_F(KvRestoreTest, PagesThatAreOfNoUseAreGivenUp) {
   const KvRestore kept = restore_;
-  const auto why = [&](bool whole, uint64_t salt, const std::map<std::string, uint64_t>& live) {
+  const auto why = [&](bool whole, uint64_t cache_namespace, const std::map<std::string, uint64_t>& live) {
     restore_ = kept;
-    const auto plan = restore_.Begin(whole, salt, live, 9);
+    const auto plan = restore_.Begin(whole, cache_namespace, live, 9);
     EXPECT_EQ(restore_.possible(), plan.ok());
     return std::string(Message(plan.status()));
   };
-  EXPECT_EQ(why(true, kSalt, {{"a", 1}, {"c", 3}}), "");
-  EXPECT_THAT(why(true, kSalt, {{"a", 1}, {"c", 4}}), HasSubstr("a stage is lost with its mirror")) << "c began again";
+  EXPECT_EQ(why(true, kNamespace, {{"a", 1}, {"c", 3}}), "");
+  EXPECT_THAT(why(true, kNamespace, {{"a", 1}, {"c", 4}}), HasSubstr("a stage is lost with its replica"))
+      << "c began again";
   EXPECT_THAT(why(true, 6, {{"a", 1}, {"c", 3}}), HasSubstr("rounded otherwise"));
-  EXPECT_THAT(why(false, kSalt, {{"a", 1}, {"c", 3}}), HasSubstr("the KV cache is cut"));
+  EXPECT_THAT(why(false, kNamespace, {{"a", 1}, {"c", 3}}), HasSubstr("the KV cache is cut"));
 }
 
 TEST_F(KvRestoreTest, ADropOrTheLossOfAnotherPlanLeavesNone) {
@@ -83,7 +84,7 @@ TEST_F(KvRestoreTest, ADropOrTheLossOfAnotherPlanLeavesNone) {
 
 TEST_F(KvRestoreTest, APredecessorsPlanHasNoReplicasAndAllAreAsked) {
   EXPECT_EQ(restore_.ReplicaAt("c"), (LayerRange{3, 6}));
-  restore_.TakeOver(Mirrored(), kSalt, {{"a", 1}, {"b", 2}, {"c", 3}});
+  restore_.TakeOver(Replicated(), kNamespace, {{"a", 1}, {"b", 2}, {"c", 3}});
   EXPECT_EQ(restore_.ReplicaAt("c"), LayerRange{});
   const auto plan = Begin({{"a", 1}, {"b", 2}, {"c", 3}});
   ASSERT_TRUE(plan.ok());
@@ -102,7 +103,7 @@ std::vector<std::string> Describe(const std::vector<Participant>& participants) 
 }
 
 TEST_F(KvRestoreTest, MembersOfBothPlansTakePartInAChange) {
-  const Plan runs = Mirrored();
+  const Plan runs = Replicated();
   Plan next{.epoch = {.term = 7, .number = 4}, .num_layers = 9};
   next.stages = MakeStages({{"a", "a:1", {0, 2}}, {"d", "d:1", {2, 3}}, {"c", "c:1", {3, 9}}});
   EXPECT_THAT(Describe(ParticipantsOf(&runs, next, nullptr)),
@@ -116,7 +117,7 @@ TEST_F(KvRestoreTest, MembersOfBothPlansTakePartInAChange) {
 }
 
 TEST_F(KvRestoreTest, AMemberIsToldWhereItsNewPagesAre) {
-  const Plan runs = Mirrored();
+  const Plan runs = Replicated();
   Plan next{.epoch = {.term = 7, .number = 4}, .num_layers = 9};
   next.stages = MakeStages({{"a", "a:1", {0, 2}}, {"c", "c:1", {2, 9}}});
   PendingChange change{.plan = next, .transaction = PlanChange(next.epoch, {}, true, {}), .num_blocks = 10};
@@ -138,7 +139,7 @@ TEST_F(KvRestoreTest, AMemberIsToldWhereItsNewPagesAre) {
   ASSERT_TRUE(restore.ok());
   change.restore = *restore;
   request = change.RequestFor("c", nullptr, {}, cache);
-  EXPECT_EQ(request.recalls, 3u);
+  EXPECT_EQ(request.restores, 3u);
   EXPECT_THAT(request.sources, ElementsAre(LayerSource{{2, 3}, "a", "a:1"}, LayerSource{{3, 6}, "c", "c:1", 3}));
 }
 

@@ -340,7 +340,7 @@ TEST(PlanChangeTest, ProgressKeepsASlowLoaderAlive) {
   EXPECT_EQ(w.change().state(), ChangeState::kDone);
 }
 
-TEST(PlanChangeTest, OtherEpochsAndStrangersAreIgnored) {
+TEST(PlanChangeTest, OtherEpochsAndUnauthenticatedPeersAreIgnored) {
   World w;
   w.instead[{"c", Kind::kPrepare}] = [] {};
   w.Run();

@@ -28,12 +28,13 @@ TEST(PlannerTest, TheHeadCountsWhereItSits) {
   EXPECT_EQ((*two)[0].layers, (LayerRange{0, 10}));
   EXPECT_EQ((*two)[1].layers, (LayerRange{10, 16}));
   EXPECT_FALSE(BalanceLayers(Sizes(2), {{.name = "a"}, {.name = "b"}, {.name = "c"}}).ok());
-  const auto wishes =
-      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
-  ASSERT_TRUE(wishes.ok()) << wishes.status();
-  EXPECT_EQ((*wishes)[0].worker, "b");
-  EXPECT_FALSE(
-      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
+  const auto preferences = BalanceLayers(
+      Sizes(4), {{.name = "a", .preference = LayerRange{3, 4}}, {.name = "b", .preference = LayerRange{0, 3}}});
+  ASSERT_TRUE(preferences.ok()) << preferences.status();
+  EXPECT_EQ((*preferences)[0].worker, "b");
+  EXPECT_FALSE(BalanceLayers(Sizes(4), {{.name = "a", .preference = LayerRange{2, 4}},
+                                        {.name = "b", .preference = LayerRange{0, 3}}})
+                   .ok());
 }
 
 std::string Balanced(int layers, const std::vector<PlanMember>& members) {
@@ -47,21 +48,21 @@ std::string Balanced(int layers, const std::vector<PlanMember>& members) {
 
 TEST(PlannerTest, WishesAreKeptAndTheOthersShareTheRest) {
   const PlanMember a{.name = "a"}, b{.name = "b"}, c{.name = "c"};
-  auto wish = [](const char* name, int begin, int end) {
-    return PlanMember{.name = name, .wish = LayerRange{begin, end}};
+  auto preference = [](const char* name, int begin, int end) {
+    return PlanMember{.name = name, .preference = LayerRange{begin, end}};
   };
-  EXPECT_EQ(Balanced(8, {a, b, wish("l", 0, 2)}), "l=0-1,a=2-4,b=5-7");
-  EXPECT_EQ(Balanced(8, {a, b, wish("l", 6, 8)}), "a=0-2,b=3-5,l=6-7");
-  EXPECT_EQ(Balanced(8, {a, b, wish("l", 2, 4)}), "a=0-1,l=2-3,b=4-7");
-  EXPECT_EQ(Balanced(10, {a, b, c, wish("l", 2, 4)}), "a=0-1,l=2-3,b=4-6,c=7-9") << "the larger gap gets more";
-  EXPECT_EQ(Balanced(10, {a, wish("l", 2, 4), wish("m", 4, 10)}), "a=0-1,l=2-3,m=4-9");
-  // Nothing is left for who has no wish.
-  EXPECT_EQ(Balanced(8, {a, wish("l", 0, 3), wish("m", 3, 8)}), "l=0-2,m=3-7");
-  EXPECT_EQ(Balanced(8, {a, b, c, wish("l", 0, 6)}), "l=0-5,a=6-6,b=7-7");
-  // Wishes that can't be kept.
-  EXPECT_EQ(Balanced(8, {a, wish("l", 2, 4)}), "a=0-3,l=4-7") << "two gaps for one";
-  EXPECT_EQ(Balanced(8, {a, wish("l", 0, 4), wish("m", 2, 8)}), "a=0-1,l=2-4,m=5-7") << "they overlap";
-  EXPECT_EQ(Balanced(8, {wish("l", 0, 4), wish("m", 5, 8)}),
+  EXPECT_EQ(Balanced(8, {a, b, preference("l", 0, 2)}), "l=0-1,a=2-4,b=5-7");
+  EXPECT_EQ(Balanced(8, {a, b, preference("l", 6, 8)}), "a=0-2,b=3-5,l=6-7");
+  EXPECT_EQ(Balanced(8, {a, b, preference("l", 2, 4)}), "a=0-1,l=2-3,b=4-7");
+  EXPECT_EQ(Balanced(10, {a, b, c, preference("l", 2, 4)}), "a=0-1,l=2-3,b=4-6,c=7-9") << "the larger gap gets more";
+  EXPECT_EQ(Balanced(10, {a, preference("l", 2, 4), preference("m", 4, 10)}), "a=0-1,l=2-3,m=4-9");
+  // Nothing is left for who has no preference.
+  EXPECT_EQ(Balanced(8, {a, preference("l", 0, 3), preference("m", 3, 8)}), "l=0-2,m=3-7");
+  EXPECT_EQ(Balanced(8, {a, b, c, preference("l", 0, 6)}), "l=0-5,a=6-6,b=7-7");
+  // Preferences that can't be kept.
+  EXPECT_EQ(Balanced(8, {a, preference("l", 2, 4)}), "a=0-3,l=4-7") << "two gaps for one";
+  EXPECT_EQ(Balanced(8, {a, preference("l", 0, 4), preference("m", 2, 8)}), "a=0-1,l=2-4,m=5-7") << "they overlap";
+  EXPECT_EQ(Balanced(8, {preference("l", 0, 4), preference("m", 5, 8)}),
             "nobody has layer 4: the ranges must cover 0-7 without a gap");
 }
 

@@ -185,17 +185,18 @@ TEST_F(RosterTest, NoLaterStepThanTheFloorWasEverSent) {
 
 TEST_F(RosterTest, TheSaltChangesWithWhateverChangesBits) {
   const ClusterPolicy policy;
-  const uint64_t salt = RingSalt(plan_, roster_, policy);
+  const uint64_t cache_namespace = RingCacheNamespace(plan_, roster_, policy);
   Plan other = plan_;
   other.stages = MakeStages({{"a", "a:1", {0, 3}}, {"b", "b:1", {3, 4}}});
-  EXPECT_EQ(RingSalt(other, roster_, policy), salt) << "f32 between equal members rounds nothing";
+  EXPECT_EQ(RingCacheNamespace(other, roster_, policy), cache_namespace) << "f32 between equal members rounds nothing";
   plan_.wire = other.wire = WireType::kF16;
-  EXPECT_NE(RingSalt(plan_, roster_, policy), salt);
-  EXPECT_NE(RingSalt(plan_, roster_, policy), RingSalt(other, roster_, policy));
+  EXPECT_NE(RingCacheNamespace(plan_, roster_, policy), cache_namespace);
+  EXPECT_NE(RingCacheNamespace(plan_, roster_, policy), RingCacheNamespace(other, roster_, policy));
   plan_.wire = other.wire = WireType::kF32;
   roster_.At("b").info.isa = "avx2";
-  EXPECT_NE(RingSalt(plan_, roster_, policy), salt);
-  EXPECT_NE(RingSalt(plan_, roster_, policy), RingSalt(other, roster_, policy)) << "another one computes layer 2";
+  EXPECT_NE(RingCacheNamespace(plan_, roster_, policy), cache_namespace);
+  EXPECT_NE(RingCacheNamespace(plan_, roster_, policy), RingCacheNamespace(other, roster_, policy))
+      << "another one computes layer 2";
   EXPECT_THAT(ReplayNote(roster_, policy), HasSubstr("several instruction sets"));
   roster_.At("b").info.prefill_matches_decode = false;
   EXPECT_FALSE(PrefillMatchesDecode(plan_, roster_, policy));

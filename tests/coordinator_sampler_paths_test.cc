@@ -167,7 +167,7 @@ TEST_P(SamplerPaths, CandidatesDrawWhatFullLogitsDraw) {
     ASSERT_TRUE(few.ok()) << few.status();
     ++(few->has_value() ? decided : undecided);
     if (few->has_value()) {
-      in_part += answer.top.size() + answer.touched.size() < c.logits.size();
+      in_part += answer.top.size() + answer.biased.size() < c.logits.size();
       ASSERT_EQ((*few)->token, full->token);
       ASSERT_NEAR((*few)->probability, full->probability, 1e-6 * full->probability);
     }
@@ -233,7 +233,7 @@ TEST(SamplerPathsOdd, NanAndInfinityAmongTheOthers) {
   EXPECT_GT(decided, 100);
 }
 
-TEST(SamplerRequest, ModeTouchedAndTemperature) {
+TEST(SamplerRequest, ModeBiasedAndTemperature) {
   SamplingParams params = Plain();
   params.temperature = 0;
   const std::vector<TokenId> tokens = {5, 3, 5, 9};
@@ -249,13 +249,13 @@ TEST(SamplerRequest, ModeTouchedAndTemperature) {
   EXPECT_EQ(request.mode, RowMode::kTopK);
   EXPECT_EQ(request.k, 1u);
   EXPECT_EQ(request.temperature, 0);
-  EXPECT_THAT(request.touched, ElementsAre(2, 5, 7, 9));
+  EXPECT_THAT(request.biased, ElementsAre(2, 5, 7, 9));
 
   params = {.temperature = 0.5f, .top_k = 40, .logit_bias = {}};
   request = MakeRowRequest(params, history, {}, 64);
   EXPECT_EQ(request.k, 40u);
   EXPECT_EQ(request.temperature, 0);  // all that counts is in the forty
-  EXPECT_THAT(request.touched, IsEmpty());
+  EXPECT_THAT(request.biased, IsEmpty());
   params.top_k = 2000;
   request = MakeRowRequest(params, history, {}, 64);
   EXPECT_EQ(request.k, 64u);
@@ -283,11 +283,11 @@ TEST(SamplerAnswer, WhatDoesNotFitTheRequestIsRefused) {
   EXPECT_EQ(code(good), absl::StatusCode::kOk);
   std::vector<RowAnswer> bad(8, good);
   bad[0].mode = RowMode::kArgmax;
-  bad[1].touched.clear();
-  bad[2].touched[0].id = 3;
+  bad[1].biased.clear();
+  bad[2].biased[0].id = 3;
   bad[3].top.push_back({1, 0});
   std::swap(bad[4].top[0], bad[4].top[1]);
-  bad[5].top[2] = {4, 0};   // touched
+  bad[5].top[2] = {4, 0};   // biased
   bad[6].top[2] = {0, 0};   // masked
   bad[7].top[2] = {99, 0};  // beyond the vocabulary
   for (const RowAnswer& answer : bad) EXPECT_EQ(code(answer), absl::StatusCode::kInternal);

@@ -162,7 +162,7 @@ TEST(SamplerFilters, BiasIsSummedAndBans) {
   params.logit_bias = {{2, 1.5f}, {0, -kInf}, {2, 1.5f}};
   EXPECT_THAT(Support(params, std::vector<float>{9, 3, 0}), ElementsAre(Pair(1, 0.5f), Pair(2, 0.5f)));
   params.logit_bias = {{0, 5.f}, {0, -5.f}};
-  EXPECT_THAT(MakeRowRequest(params, {}, {}).touched, IsEmpty());
+  EXPECT_THAT(MakeRowRequest(params, {}, {}).biased, IsEmpty());
 }
 
 TEST(SamplerFilters, RepetitionPenaltyDividesPositiveAndMultipliesNegative) {
@@ -193,7 +193,7 @@ TEST(SamplerFilters, FrequencyAndPresenceLookAtGeneratedTokensOnly) {
   const std::vector<TokenId> tokens = {0, 0, 0, 1, 1, 2};
   params.frequency_penalty = 1;
   // The prompt's three zeros cost nothing; 1 loses two, 2 loses one.
-  EXPECT_THAT(MakeRowRequest(params, {tokens, 3}, {}).touched, ElementsAre(1, 2));
+  EXPECT_THAT(MakeRowRequest(params, {tokens, 3}, {}).biased, ElementsAre(1, 2));
   EXPECT_EQ(Greedy(params, std::vector<float>{1, 4.5f, 4, 2.9f}, {tokens, 3}), 2);
   params.frequency_penalty = 0;
   params.presence_penalty = 1.5f;

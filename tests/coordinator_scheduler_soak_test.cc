@@ -189,7 +189,7 @@ TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
   EXPECT_GE(failed, 20u);
 }
 
-WorldOptions MirroredOptions(uint64_t seed) {
+WorldOptions ReplicatedOptions(uint64_t seed) {
   WorldOptions options = RandomOptions(seed);
   std::mt19937_64 random(seed + 3000);
   const auto pick = [&random](uint32_t low, uint32_t high) {
@@ -208,24 +208,24 @@ WorldOptions MirroredOptions(uint64_t seed) {
     o.snapshot_every = pick(1, 12);
   }
   options.ring_percent = 6;
-  options.mirror_percent = static_cast<int>(pick(5, 60));
+  options.replica_percent = static_cast<int>(pick(5, 60));
   return options;
 }
 
-// Members are lost, and what their mirrors have is used again: never a page that is older than its text.
-TEST(SchedulerSoak, WhatIsRecalledIsWhatWasLost) {
-  uint64_t recalls = 0, recalled = 0, cached = 0, lost = 0;
-  RunWorlds(300, 800, MirroredOptions, [&](uint64_t, const SchedulerWorld& world) {
-    recalls += world.recalls();
-    recalled += world.recalled();
+// Members are lost, and what their replicas have is used again: never a page that is older than its text.
+TEST(SchedulerSoak, WhatIsRestoredIsWhatWasLost) {
+  uint64_t restores = 0, restored = 0, cached = 0, lost = 0;
+  RunWorlds(300, 800, ReplicatedOptions, [&](uint64_t, const SchedulerWorld& world) {
+    restores += world.restores();
+    restored += world.restored();
     lost += world.members_lost();
     cached += world.stats().cached_positions;
   });
-  EXPECT_GE(recalls, 1000u);
-  EXPECT_GE(lost, recalls + 200);
-  EXPECT_GE(recalled, 3000u);
+  EXPECT_GE(restores, 1000u);
+  EXPECT_GE(lost, restores + 200);
+  EXPECT_GE(restored, 3000u);
   EXPECT_GE(cached, 20000u);
-  RecordProperty("recalled", std::to_string(recalled));
+  RecordProperty("restored", std::to_string(restored));
 }
 
 // Returns how many of the worlds with seeds from 1 to `seeds` have a problem after 800 events.
@@ -240,20 +240,20 @@ int SeedsWithProblems(uint64_t seeds, const std::function<WorldOptions(uint64_t 
 }
 
 // Without the comparison of steps stale pages are used, and seen.
-TEST(SchedulerSoak, FindsThatTheMirrorIsTrustedTooFar) {
+TEST(SchedulerSoak, FindsThatTheReplicaIsTrustedTooFar) {
   EXPECT_GE(SeedsWithProblems(30,
                               [](uint64_t seed) {
-                                WorldOptions options = MirroredOptions(seed);
-                                options.trusts_mirror = true;
+                                WorldOptions options = ReplicatedOptions(seed);
+                                options.trusts_replica = true;
                                 return options;
                               }),
             10);
 }
 
 WorldOptions RestartedOptions(uint64_t seed) {
-  WorldOptions options = MirroredOptions(seed);
+  WorldOptions options = ReplicatedOptions(seed);
   options.ring_percent = 1;
-  options.mirror_percent = 0;
+  options.replica_percent = 0;
   options.restart_percent = 12;
   return options;
 }

@@ -14,7 +14,7 @@ using ::testing::Pair;
 
 const Deadline kBegin = Deadline{} + std::chrono::hours(1);
 
-class LinkBookTest : public ::testing::Test {
+class LinkTableTest : public ::testing::Test {
  protected:
   // "a: coordinator b" as an order says it.
   std::string Next(Deadline now = kBegin) {
@@ -24,11 +24,11 @@ class LinkBookTest : public ::testing::Test {
     for (const WeightSource& peer : order->peers) out += " " + peer.name;
     return out;
   }
-  LinkBook book_{"here:1", seconds(20), seconds(60)};
-  std::vector<LinkBook::Peer> there_{{"a", "a:1"}, {"b", "b:1"}};
+  LinkTable book_{"here:1", seconds(20), seconds(60)};
+  std::vector<LinkTable::Peer> there_{{"a", "a:1"}, {"b", "b:1"}};
 };
 
-TEST_F(LinkBookTest, OneProcessAtATimeMeasuresEachLinkOnce) {
+TEST_F(LinkTableTest, OneProcessAtATimeMeasuresEachLinkOnce) {
   EXPECT_EQ(Next(), "a: coordinator b");
   EXPECT_TRUE(book_.Measuring(kBegin));
   EXPECT_EQ(Next(), "") << "the answer is waited for";
@@ -41,12 +41,12 @@ TEST_F(LinkBookTest, OneProcessAtATimeMeasuresEachLinkOnce) {
   EXPECT_EQ(Next(kBegin + seconds(42)), "a: c") << "c itself is not asked";
 }
 
-TEST_F(LinkBookTest, NothingIsMeasuredWithoutARingPort) {
-  LinkBook none{"", seconds(20), seconds(60)};
+TEST_F(LinkTableTest, NothingIsMeasuredWithoutARingPort) {
+  LinkTable none{"", seconds(20), seconds(60)};
   EXPECT_FALSE(none.Next(there_, kBegin).has_value());
 }
 
-TEST_F(LinkBookTest, AFailedLinkIsTriedAgainLater) {
+TEST_F(LinkTableTest, AFailedLinkIsTriedAgainLater) {
   Next();
   const auto failed =
       book_.Answered("a", {.links = {{.to = "b", .failure = "refused"}, {.to = "coordinator"}}}, kBegin);
@@ -58,14 +58,14 @@ TEST_F(LinkBookTest, AFailedLinkIsTriedAgainLater) {
   EXPECT_EQ(Next(kBegin + seconds(60)), "a: b");
 }
 
-TEST_F(LinkBookTest, WhatWasNotAskedForIsNotKept) {
+TEST_F(LinkTableTest, WhatWasNotAskedForIsNotKept) {
   Next();
   book_.Answered("a", {.links = {{.to = "b", .round_trip_us = 7}, {.to = "nonsense", .failure = "x"}}}, kBegin);
   EXPECT_THAT(book_.From("a"), ElementsAre(Pair("b", LinkSpeed{.to = "b", .round_trip_us = 7})));
   EXPECT_THAT(book_.FailuresTo("nonsense"), IsEmpty());
 }
 
-TEST_F(LinkBookTest, UnderAForgottenNameAnotherMachineMayCome) {
+TEST_F(LinkTableTest, UnderAForgottenNameAnotherMachineMayCome) {
   Next();
   book_.Answered("a", {.links = {{.to = "b", .failure = "refused"}}}, kBegin);
   EXPECT_THAT(book_.FailuresTo("b"), ElementsAre(Pair("a", "refused")));
@@ -77,7 +77,7 @@ TEST_F(LinkBookTest, UnderAForgottenNameAnotherMachineMayCome) {
   EXPECT_FALSE(book_.Measuring(kBegin)) << "its answer won't come";
 }
 
-TEST_F(LinkBookTest, AHopHasTheBandwidthOfItsDirectionAndTheShorterRoundTrip) {
+TEST_F(LinkTableTest, AHopHasTheBandwidthOfItsDirectionAndTheShorterRoundTrip) {
   Next();
   book_.Answered("a", {.links = {{.to = "b", .round_trip_us = 400, .bytes_per_second = 5e6}}}, kBegin);
   HopSpeed hop = book_.Hop("a", "b");
@@ -91,17 +91,17 @@ TEST_F(LinkBookTest, AHopHasTheBandwidthOfItsDirectionAndTheShorterRoundTrip) {
   EXPECT_DOUBLE_EQ(book_.Hop("a", "a").latency, 0);
 }
 
-TEST_F(LinkBookTest, WhomNoWorkerReachesTheCoordinatorDoesNotReachEither) {
-  EXPECT_TRUE(book_.Hop(LinkBook::kThisProcess, "b").reached) << "nobody has tried";
+TEST_F(LinkTableTest, WhomNoWorkerReachesTheCoordinatorDoesNotReachEither) {
+  EXPECT_TRUE(book_.Hop(LinkTable::kThisProcess, "b").reached) << "nobody has tried";
   Next();
   book_.Answered("a", {.links = {{.to = "b", .failure = "refused"}}}, kBegin);
   EXPECT_FALSE(book_.Hop("a", "b").reached);
-  EXPECT_FALSE(book_.Hop(LinkBook::kThisProcess, "b").reached);
+  EXPECT_FALSE(book_.Hop(LinkTable::kThisProcess, "b").reached);
   book_.CanMeasureHere();
   there_ = {{"b", "b:1", false}};
   EXPECT_EQ(Next(), ": b");
-  book_.Answered(LinkBook::kThisProcess, {.links = {{.to = "b"}}}, kBegin);
-  EXPECT_TRUE(book_.Hop(LinkBook::kThisProcess, "b").reached);
+  book_.Answered(LinkTable::kThisProcess, {.links = {{.to = "b"}}}, kBegin);
+  EXPECT_TRUE(book_.Hop(LinkTable::kThisProcess, "b").reached);
 }
 
 class SlowdownsTest : public ::testing::Test {

@@ -73,7 +73,7 @@ Request Ask(const std::string& id) {
   r.prompt = {1, 2, 3};
   r.max_new_tokens = 100;
   r.sampling.seed = 5;
-  r.take_up_id = id;
+  r.reattach_id = id;
   return r;
 }
 std::vector<TokenId> IdsOf(const Request& r) {
@@ -457,7 +457,7 @@ TEST_F(StateTest, APlanARequestAndItsIdsComeBack) {
   EXPECT_EQ(keeper->cluster(), plan);
   EXPECT_EQ(keeper->serving(), serving);
   EXPECT_EQ(keeper->open_requests(), 1u);
-  const auto request = keeper->TakeUp("a-00", 0, keeper->NewReader());
+  const auto request = keeper->Reattach("a-00", 0, keeper->NewReader());
   ASSERT_TRUE(request.ok());
   EXPECT_THAT(IdsOf(*request), ElementsAre(10, 11));
   EXPECT_EQ(request->sampling.seed, 5u);
@@ -482,7 +482,7 @@ CachedUnit Unit(uint32_t number, uint64_t chain) {
           .classes = {RowClass::kPrompt, RowClass::kPrompt, RowClass::kGenerated}};
 }
 const CachedUnit kSnapshot{
-    .place = {kSlotGroup, 7}, .step = 9, .chain = 3, .tokens = {}, .classes = {}, .snapshot = 4, .passing = true};
+    .place = {kSlotGroup, 7}, .step = 9, .chain = 3, .tokens = {}, .classes = {}, .snapshot = 4, .evict_first = true};
 
 TEST_F(StateTest, TheIndexOfTheCacheComesBack) {
   {
@@ -535,9 +535,9 @@ TEST_F(StateTest, AfterARestartRequestsUnderWayAreKeptBeforeEndedOnes) {
   }
   const auto keeper = Keep("c", {.requests = {.unattended = 3}});
   EXPECT_EQ(keeper->open_requests(), kOpen + 3u);
-  for (int i = 0; i < kOpen; ++i) EXPECT_TRUE(keeper->TakeUp(open_id(i), 0, keeper->NewReader()).ok()) << i;
+  for (int i = 0; i < kOpen; ++i) EXPECT_TRUE(keeper->Reattach(open_id(i), 0, keeper->NewReader()).ok()) << i;
   for (int i = 0; i < kEnded; ++i) {
-    const auto request = keeper->TakeUp(ended_id(i), 0, keeper->NewReader());
+    const auto request = keeper->Reattach(ended_id(i), 0, keeper->NewReader());
     EXPECT_EQ(request.ok(), i >= kEnded - 3) << i;
     if (request.ok()) EXPECT_THAT(IdsOf(*request), ElementsAre(i));
   }
@@ -579,7 +579,7 @@ TEST_F(StateTest, AFullDiskStopsNobodyAndIsMadeUpForLater) {
   f.failing = false;
   for (int i = 0; i < 400 && !(*keeper)->Flush().ok(); ++i) std::this_thread::sleep_for(milliseconds(10));
   Crash("s", "c");
-  EXPECT_THAT(IdsOf(*Keep("c")->TakeUp("meanwhile", 0, 1)), ElementsAre(4));
+  EXPECT_THAT(IdsOf(*Keep("c")->Reattach("meanwhile", 0, 1)), ElementsAre(4));
   EXPECT_THAT(Keep("c")->cache().units, ElementsAre(Unit(4, 13)));
 }
 
@@ -629,34 +629,34 @@ TEST_F(KeptStreamTest, WhoComesBackGoesOnAndTheOtherIsTold) {
   ASSERT_TRUE(first.ok());
   engine_.Send(1, TokenEvent{.token = 7});
   ASSERT_TRUE((*first)->Next(After(std::chrono::seconds(5))));
-  auto second = streams_->TakeUp("a-0", 0, {});
+  auto second = streams_->Reattach("a-0", 0, {});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_THAT(IdsOf(engine_.requests()[1]), ElementsAre(7));
   const auto told = (*first)->TryNext();
   ASSERT_TRUE(told);
-  EXPECT_THAT(Message(std::get<Failed>(*told).status), HasSubstr("taken up by another connection"));
+  EXPECT_THAT(Message(std::get<Failed>(*told).status), HasSubstr("reattached by another connection"));
   first->reset();
   // The second one's end leaves it to a third.
   engine_.Send(2, TokenEvent{.token = 7});
   engine_.Send(2, TokenEvent{.token = 8});
   second->reset();
-  auto third = streams_->TakeUp("a-0", 0, {});
+  auto third = streams_->Reattach("a-0", 0, {});
   ASSERT_TRUE(third.ok());
   EXPECT_THAT(IdsOf(engine_.requests()[2]), ElementsAre(7, 8));
-  EXPECT_TRUE(absl::IsNotFound(streams_->TakeUp("a-1", 0, {}).status()));
-  EXPECT_TRUE(absl::IsNotFound(streams_->TakeUp("a-0", 3, {}).status()));
+  EXPECT_TRUE(absl::IsNotFound(streams_->Reattach("a-1", 0, {}).status()));
+  EXPECT_TRUE(absl::IsNotFound(streams_->Reattach("a-0", 3, {}).status()));
 }
 
-TEST_F(KeptStreamTest, ARefusedRequestIsNotKeptAndATakenUpOneIs) {
+TEST_F(KeptStreamTest, ARefusedRequestIsNotKeptAndAReattachedOneIs) {
   engine_.refusal = Unavailable("no ring");
   EXPECT_FALSE(streams_->Submit(Ask("a-0"), {}).ok());
   EXPECT_EQ(keeper_->open_requests(), 0u);
   engine_.refusal = absl::OkStatus();
   ASSERT_TRUE(streams_->Submit(Ask("b-0"), {}).ok());  // and its reader goes
   engine_.refusal = ResourceExhausted("the queue is full");
-  EXPECT_FALSE(streams_->TakeUp("b-0", 0, {}).ok());
+  EXPECT_FALSE(streams_->Reattach("b-0", 0, {}).ok());
   engine_.refusal = absl::OkStatus();
-  EXPECT_TRUE(streams_->TakeUp("b-0", 0, {}).ok());
+  EXPECT_TRUE(streams_->Reattach("b-0", 0, {}).ok());
 }
 
 }  // namespace

@@ -101,14 +101,14 @@ TEST(UnitPool, OneSnapshotOfAContent) {
   EXPECT_EQ(*slots.Allocate(), b) << "a copy without a name is free";
 }
 
-TEST(UnitPool, WhatWasUsedInPassingGoesFirst) {
+TEST(UnitPool, WhatIsMarkedEvictFirstGoesFirst) {
   UnitPool blocks("unit", 3);
   for (ChainId chain : {21, 22, 23}) blocks.Publish(chain, *blocks.Allocate());
   EXPECT_TRUE(blocks.Release(0));
   EXPECT_TRUE(blocks.Release(1, true));
   EXPECT_TRUE(blocks.Release(2, true));
   EXPECT_EQ(blocks.kept(), 3u);
-  EXPECT_EQ(*blocks.Allocate(), 1u) << "the longest unused of the passing ones, though block 0 was released before";
+  EXPECT_EQ(*blocks.Allocate(), 1u) << "the longest unused of the evict_first ones, though block 0 was released before";
   EXPECT_FALSE(blocks.Has(22));
   EXPECT_EQ(blocks.Take(23), 2u);
   EXPECT_EQ(blocks.Take(23), 2u);

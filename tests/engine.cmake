@@ -2,7 +2,7 @@ if(GYRE_TESTS)
   gyre_tests(engine_tests "engine;asan"
     FILES engine_faults_test engine_grammar_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
-          runtime_kv_choice_test engine_prompts_test engine_take_up_test engine_window_test
+          runtime_kv_choice_test engine_prompts_test engine_reattach_test engine_window_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc testing/isa_environment.cc testing/emulated_isa.cc)
   gyre_tests(golden_tests engine
@@ -17,7 +17,7 @@ if(GYRE_TESTS)
     DEPS gyre_cli Boost::json)
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
-          ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_mirror_test
+          ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_replica_test
           ring_namespaces_test ring_rebalance_test
           ring_chaos_test ring_grammar_test ring_restart_test ring_transport_test ring_weights_test
     DEPS gyre_runtime Boost::json)
@@ -75,7 +75,7 @@ if(GYRE_TESTS)
   # --only isa). Sanitizers see only the tiles: those with the label "other-isa" would tell them nothing new.
   set(engine_files engine_faults_test engine_requests_test engine_soak_test engine_resize_test engine_survive_test
                    engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
-                   engine_prompts_test engine_take_up_test engine_window_test)
+                   engine_prompts_test engine_reattach_test engine_window_test)
   set(isa_properties SKIP_REGULAR_EXPRESSION "not run with this instruction set")
   foreach(isa avx2 avx512vnni amx-emulated)
     set(environment "GYRE_TEST_ISA=${isa};${program_for_tests}")
@@ -95,7 +95,7 @@ if(GYRE_TESTS)
                          ENVIRONMENT "${environment};GYRE_CHAOS_SECONDS=4")
     foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test
                  ring_storm_test ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test
-                 ring_mirror_test ring_namespaces_test ring_rebalance_test ring_chaos_test ring_restart_test
+                 ring_replica_test ring_namespaces_test ring_rebalance_test ring_chaos_test ring_restart_test
                  ring_transport_test ring_weights_test)
       gyre_test_entry(${file}_${isa} ring_tests ${file} isa)
       set_tests_properties(${file}_${isa} PROPERTIES ${isa_properties} ENVIRONMENT "${environment}")

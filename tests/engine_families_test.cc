@@ -198,8 +198,8 @@ TEST(SharedKvTest, BoundariesKeepSharedLayersTogether) {
   EXPECT_TRUE(ParseResize("2 4", sizes, members).ok());
   EXPECT_EQ(Message(ParseResize("2 5", sizes, members).status()),
             "no range can begin at layer 5: layers from it on read the keys and values of earlier ones");
-  // A wish in their midst does not count.
-  members[0].wish = LayerRange{0, 6};
+  // A preference in their midst does not count.
+  members[0].preference = LayerRange{0, 6};
   EXPECT_EQ(BalanceLayers(sizes, members)->back().layers, (LayerRange{4, 8}));
 }
 

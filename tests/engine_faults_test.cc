@@ -32,7 +32,7 @@ TEST_F(EngineFaults, SeveralUndecidedDrawsWhenTheRingIsGone) {
   stage_.CloseToFirst();
   stage_.Answer(step);
   WaitUntilBroken(1);
-  EXPECT_GE(engine_->stats().full_logits_questions, 2u);
+  EXPECT_GE(engine_->stats().full_logits_requests, 2u);
   engine_->Resume(stage_.NewRing());
   ExpectTexts(runner, expected);
 }
@@ -159,7 +159,7 @@ TEST_F(EngineFaults, ThreeBrokenRingsInARowFailTheRequestAndNoOther) {
   EXPECT_TRUE(absl::IsInvalidArgument(o.status)) << o.status;
   EXPECT_THAT(Message(o.status), HasSubstr("in the ring each of the three times that it broke"));
   Pass();
-  EXPECT_EQ(engine_->stats().blamed, 1u);
+  EXPECT_EQ(engine_->stats().poison_requests, 1u);
   Runner again(*engine_);
   again.Add(Greedy(5));
   EXPECT_THAT(Message(again.Wait()[0].status), HasSubstr("refused for 600 s"));

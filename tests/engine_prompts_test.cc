@@ -128,7 +128,7 @@ TEST_F(PromptAnswers, CandidatesAndFullLogitsGiveTheSameLogprobsOnEveryRing) {
   auto alone = OpenRing(Options(1));
   ASSERT_NE(alone, nullptr);
   const auto expected = RunAll(alone->engine(), requests);
-  EXPECT_GT(alone->engine().stats().full_logits_questions, 0u);
+  EXPECT_GT(alone->engine().stats().full_logits_requests, 0u);
   for (const bool candidates : {true, false}) {
     for (const int stages : {1, 3}) {
       RuntimeOptions o = Options(stages);
@@ -411,7 +411,7 @@ TEST_F(PromptRig, AnswersThatDoNotFitFailTheRequest) {
   EXPECT_THAT(Fails(Logprobs(0), [=](RowAnswer* row) { row->log_sum_exp_all = double{kNan}; }), HasSubstr("is nan"));
   Request scored = Greedy(2);
   scored.prompt_logprobs = 2;
-  EXPECT_THAT(Fails(scored, [](RowAnswer* row) { row->touched.clear(); }), HasSubstr("does not name the id 2"));
+  EXPECT_THAT(Fails(scored, [](RowAnswer* row) { row->biased.clear(); }), HasSubstr("does not name the id 2"));
   EXPECT_THAT(Fails(scored, [](RowAnswer* row) { row->position += row->position == 1 ? 7 : 0; }),
               HasSubstr("no answer for position 1"));
   for (const Pooling pooling : {Pooling::kMean, Pooling::kLast}) {
@@ -437,11 +437,11 @@ TEST_F(PromptRig, TheOpenQuestionKeepsItsLogprobs) {
     return runner.Wait()[0];
   };
   const Outcome asked = run();
-  EXPECT_GT(engine_->stats().full_logits_questions, 0u);
+  EXPECT_GT(engine_->stats().full_logits_requests, 0u);
   options_.candidates_path = false;
   Start();
   const Outcome full = run();
-  EXPECT_EQ(engine_->stats().full_logits_questions, 0u);
+  EXPECT_EQ(engine_->stats().full_logits_requests, 0u);
   EXPECT_EQ(asked.tokens, full.tokens);
   EXPECT_EQ(asked.top, full.top);
   EXPECT_TRUE(SameBits(asked.logprobs, full.logprobs));

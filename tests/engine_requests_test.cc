@@ -265,7 +265,7 @@ TEST_F(EngineRequests, ARingThatIsGivenUpAtOnceHoldsNothingUp) {
   Start();
   std::promise<void> began[2], go_on[2];
   const auto block = [&](int i) {
-    engine_->Recall({}, [&, i](const UnitList&) {
+    engine_->Restore({}, [&, i](const UnitList&) {
       began[i].set_value();
       go_on[i].get_future().wait();
     });

@@ -77,7 +77,7 @@ TEST(EngineSoak, GivenUpDrainsPreemptionsAndFullLogitsTogether) {
   const auto outcomes = runner.Wait();
   const EngineStats stats = ring->engine().stats();
   EXPECT_GT(stats.scheduler.preemptions, 0u);
-  EXPECT_GT(stats.full_logits_questions, 0u);
+  EXPECT_GT(stats.full_logits_requests, 0u);
   EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
 
   auto alone = OpenRing(testing::TinyRing(model.path(), 1, 128));

@@ -201,7 +201,7 @@ TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
       for (const Outcome& outcome : runner.Wait()) texts.push_back(outcome.text);
       if (expected.empty()) expected = texts;
       EXPECT_EQ(texts, expected) << stages << (full ? " full" : " candidates");
-      if (!full) EXPECT_GT(ring->engine().stats().full_logits_questions, 0u);
+      if (!full) EXPECT_GT(ring->engine().stats().full_logits_requests, 0u);
     }
   }
   EXPECT_NE(expected[0], expected[1]);

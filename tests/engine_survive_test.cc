@@ -155,7 +155,7 @@ TEST_F(EngineSurvive, ARequestThatKillsFailsByItselfAfterThreeDeaths) {
     EXPECT_TRUE(absl::IsInvalidArgument(outcomes[1].status)) << outcomes[1].status;
     EXPECT_THAT(Message(outcomes[1].status), HasSubstr("the last time alone"));
     Pass();
-    EXPECT_EQ(engine_->stats().blamed, 1u);
+    EXPECT_EQ(engine_->stats().poison_requests, 1u);
     EXPECT_EQ(engine_->stats().failed, 1u);
     engine_.reset();
   }

@@ -1,5 +1,5 @@
-// Datagrams as a stranger sends them, and packets as a peer with the key may: to a link whose every answer is looked
-// at.
+// Datagrams as an unauthenticated peer sends them, and packets as a peer with the key may: to a link whose every answer
+// is looked at.
 #include <algorithm>
 #include <vector>
 

@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)gyre::DecodeStepPayload(bytes, 4);
   (void)gyre::DecodeStepAnswer(bytes);
   (void)gyre::DecodeStepError(bytes);
-  (void)gyre::DecodeLogitsQuestion(bytes);
+  (void)gyre::DecodeFullLogitsRequest(bytes);
   (void)gyre::DecodeLogitsAnswer(bytes);
   (void)gyre::DecodeHello(bytes);
   (void)gyre::DecodeHelloReply(bytes, {}, {});

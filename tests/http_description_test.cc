@@ -201,7 +201,7 @@ void AddDescribed(const std::string& path, const json::value& schema, std::set<s
 
 TEST_F(HttpDescriptionTest, AMembersStateHasTheFieldsThatAreDescribed) {
   v1::MemberStatus member;
-  member.mutable_mirror()->set_of("b");
+  member.mutable_replica()->set_of("b");
   member.add_links()->set_to("b");
   std::set<std::string> there, described;
   AddNames("", MemberJson(member, "b"), &there);

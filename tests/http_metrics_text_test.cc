@@ -63,7 +63,7 @@ MetricsInput MadeUp() {
   e.rings_lost = 4;
   e.last_wait = std::chrono::milliseconds(250);
   e.longest_wait = std::chrono::milliseconds(1500);
-  e.blamed = 2;
+  e.poison_requests = 2;
   e.context_shifts = 2;
   e.step_bytes_sent = 1400;
   e.pauses = 2;
@@ -255,9 +255,9 @@ gyre_last_wait_seconds 0.25
 # HELP gyre_longest_wait_seconds The longest of these times.
 # TYPE gyre_longest_wait_seconds gauge
 gyre_longest_wait_seconds 1.5
-# HELP gyre_requests_blamed_total Requests that failed as they were taken to be the cause of lost rings.
-# TYPE gyre_requests_blamed_total counter
-gyre_requests_blamed_total 2
+# HELP gyre_poison_requests_total Requests that failed as they were taken to be the cause of lost rings.
+# TYPE gyre_poison_requests_total counter
+gyre_poison_requests_total 2
 # HELP gyre_pauses_total Pauses of the engine while a plan changed.
 # TYPE gyre_pauses_total counter
 gyre_pauses_total 2
@@ -393,10 +393,10 @@ gyre_worker_weights_room_bytes{worker="b"} 9000
 # TYPE gyre_worker_resident_bytes gauge
 gyre_worker_resident_bytes{worker="a"} 5000
 gyre_worker_resident_bytes{worker="b"} 5000
-# HELP gyre_worker_mirror_bytes Bytes of the mirror that a worker keeps of another's KV cache.
-# TYPE gyre_worker_mirror_bytes gauge
-gyre_worker_mirror_bytes{worker="a"} 0
-gyre_worker_mirror_bytes{worker="b"} 0
+# HELP gyre_worker_replica_bytes Bytes of the replica that a worker keeps of another's KV cache.
+# TYPE gyre_worker_replica_bytes gauge
+gyre_worker_replica_bytes{worker="a"} 0
+gyre_worker_replica_bytes{worker="b"} 0
 # HELP gyre_link_rows_total Rows that were sent over a link: token ids to the first stage, activations between stages, answers of the last one.
 # TYPE gyre_link_rows_total counter
 gyre_link_rows_total{from="coordinator",to="a"} 350

@@ -161,7 +161,7 @@ TEST_F(HttpAccessTest, NewKeysReplaceOldOnesAndWrongFilesChangeNothing) {
   EXPECT_EQ(open.Answer().status, 401) << "connections that are open see the new keys too";
 }
 
-TEST(HttpOriginTest, HostsThatNoStrangersNameServerCanHave) {
+TEST(HttpOriginTest, HostsThatNoUnauthenticatedPeersNameServerCanHave) {
   const auto rules = http::MakeOriginRules("gyre.example", {"Other.Example"}, {});
   ASSERT_TRUE(rules.ok());
   for (const char* fine :
@@ -188,7 +188,7 @@ TEST(HttpOriginTest, HostsThatNoStrangersNameServerCanHave) {
   }
 }
 
-TEST(HttpOriginTest, PagesOfStrangersAreTold) {
+TEST(HttpOriginTest, PagesOfUnauthenticatedPeersAreTold) {
   using http::OriginKind;
   const auto rules = http::MakeOriginRules("127.0.0.1", {}, {"https://Friend.example", "http://localhost:3000"});
   ASSERT_TRUE(rules.ok());
@@ -206,20 +206,21 @@ TEST(HttpOriginTest, PagesOfStrangersAreTold) {
   EXPECT_EQ(kind({here, {"origin", "https://friend.example"}}), OriginKind::kListed);
   EXPECT_EQ(kind({here, {"origin", "https://friend.example:443"}}), OriginKind::kListed);
   EXPECT_EQ(kind({here, {"origin", "http://localhost:3000"}}), OriginKind::kListed);
-  for (const char* stranger : {"http://friend.example", "https://friend.example:444", "https://friend.example.evil",
-                               "http://localhost:8081", "http://localhost", "http://127.0.0.1:8080", "null", "",
-                               "file://", "http://localhost:8080/x", "http://localhost:8080@evil"}) {
-    EXPECT_EQ(kind({here, {"origin", stranger}}), OriginKind::kStranger) << stranger;
+  for (const char* unauthenticated :
+       {"http://friend.example", "https://friend.example:444", "https://friend.example.evil", "http://localhost:8081",
+        "http://localhost", "http://127.0.0.1:8080", "null", "", "file://", "http://localhost:8080/x",
+        "http://localhost:8080@evil"}) {
+    EXPECT_EQ(kind({here, {"origin", unauthenticated}}), OriginKind::kForeign) << unauthenticated;
   }
   // Pictures and scripts have no Origin.
-  EXPECT_EQ(kind({here, {"sec-fetch-site", "cross-site"}, {"sec-fetch-mode", "no-cors"}}), OriginKind::kStranger);
-  EXPECT_EQ(kind({here, {"sec-fetch-site", "same-site"}}), OriginKind::kStranger);
+  EXPECT_EQ(kind({here, {"sec-fetch-site", "cross-site"}, {"sec-fetch-mode", "no-cors"}}), OriginKind::kForeign);
+  EXPECT_EQ(kind({here, {"sec-fetch-site", "same-site"}}), OriginKind::kForeign);
   EXPECT_EQ(kind({here, {"sec-fetch-site", "cross-site"}, {"sec-fetch-mode", "navigate"}}), OriginKind::kNone);
   EXPECT_EQ(kind({here, {"sec-fetch-site", "same-origin"}}), OriginKind::kNone);
   EXPECT_EQ(kind({here, {"sec-fetch-site", "none"}}), OriginKind::kNone);
 }
 
-TEST_F(HttpAccessTest, APageOfAStrangerGetsNothing) {
+TEST_F(HttpAccessTest, APageOfAUnauthenticatedPeerGetsNothing) {
   options_.cors = {"https://friend.example"};
   Serve();
   const std::string evil = "Origin: https://evil.example\r\n", friendly = "Origin: https://friend.example\r\n";

@@ -345,11 +345,11 @@ TEST_F(SecretHubDownloadTest, TheTokenStaysWithTheHub) {
   EXPECT_EQ(hub_.counts().tokens_at_bytes_host, 0);
   // Neither does another host get it that a user's URL names, on whatever port.
   std::string seen = "none";
-  testing::HttpPeer stranger([&](testing::HttpPeer::Call& call) {
+  testing::HttpPeer unauthenticated([&](testing::HttpPeer::Call& call) {
     seen = call.authorization;
     call.Respond(404, "");
   });
-  EXPECT_EQ(Run({.url = stranger.url(), .path = path_}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Run({.url = unauthenticated.url(), .path = path_}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(seen, "");
 }
 
@@ -376,7 +376,7 @@ TEST_F(SecretHubDownloadTest, NoRedirectLeavesTls) {
   EXPECT_EQ(plain.connections(), 0);
 }
 
-TEST_F(SecretHubDownloadTest, AStrangersCertificate) {
+TEST_F(SecretHubDownloadTest, AUnauthenticatedPeersCertificate) {
   hub_options_.ca_file.clear();
   const StatusOr<DownloadResult> result = Run(Request());
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);

@@ -64,7 +64,7 @@ TEST_P(IdentityFolderTest, ANameHasOneValidCertificate) {
 }
 
 TEST_P(IdentityFolderTest, DamagedAndMixedFilesAreRefused) {
-  TestAuthority stranger(GetParam());
+  TestAuthority unauthenticated(GetParam());
   const std::string folder = authority_.Issue(Role::kWorker, "w1"), other = authority_.Issue(Role::kWorker, "w2");
   const auto files = (*IdentityFolder::Open(folder))->current()->files();
   const auto more = (*IdentityFolder::Open(other))->current()->files();
@@ -80,7 +80,7 @@ TEST_P(IdentityFolderTest, DamagedAndMixedFilesAreRefused) {
       files.identity.substr(0, certificate) + more.identity.substr(more.identity.find("-----BEGIN CERTIFICATE"));
   EXPECT_THAT(why(f), HasSubstr("does not belong to its certificate"));
   f = files;
-  f.authorities = *ReadSmallFile(stranger.path() + "/ca.pem");
+  f.authorities = *ReadSmallFile(unauthenticated.path() + "/ca.pem");
   EXPECT_THAT(why(f), HasSubstr("unable to get local issuer certificate"));
   f = files;
   f.revoked = {"garbage"};
@@ -166,11 +166,11 @@ TEST_P(IdentityFolderTest, ALateListOfRevocationsIsTakenOnlyIfItIsNewerAndTheCAs
   EXPECT_TRUE(identity->TakeRevoked(one).ok()) << "an older one is no error";
   EXPECT_EQ(identity->current()->revocations(), 2u);
   EXPECT_EQ((*IdentityFolder::Open(identity->folder()))->current()->revocations(), 2u) << "it is written down";
-  TestAuthority stranger(GetParam());
-  stranger.Issue(Role::kWorker, "x");
-  Authority other = stranger.Open();
+  TestAuthority unauthenticated(GetParam());
+  unauthenticated.Issue(Role::kWorker, "x");
+  Authority other = unauthenticated.Open();
   for (int i = 0; i < 3; ++i) {
-    stranger.Issue(Role::kWorker, "y", "y" + std::to_string(i));
+    unauthenticated.Issue(Role::kWorker, "y", "y" + std::to_string(i));
     ASSERT_TRUE(other.Revoke("y", std::nullopt).ok());
   }
   EXPECT_FALSE(identity->TakeRevoked(*other.RevokedPem()).ok());

@@ -112,7 +112,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
   for (const Shape& s :
        {Shape{1, 1, 1, 1}, Shape{2, 6, 16, 16}, Shape{1, 3, 20, 12}, Shape{2, 4, 128, 128}, Shape{1, 8, 64, 100}}) {
     for (const bool delta : {false, true}) {
-      for (const bool dealt : {false, true}) {
+      for (const bool interleaved : {false, true}) {
         const size_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim,
                      stride = 2 * keys + values + 1, gates = kRows * s.value_heads;
         const auto x = Random(kRows * stride, 1, 0.5f), skip = Random(s.value_heads, 5);
@@ -123,7 +123,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                      .value_heads = s.value_heads,
                                      .key_dim = s.key_dim,
                                      .value_dim = s.value_dim,
-                                     .dealt = dealt,
+                                     .interleaved = interleaved,
                                      .delta = delta,
                                      .key_norm_eps = delta ? 1e-6f : 0.0f,
                                      .skip = delta ? nullptr : skip.data(),
@@ -137,7 +137,8 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                  .beta = beta.data()};
         const size_t floats = 3 + s.value_heads * s.key_dim * s.value_dim;
         const std::string of = std::to_string(s.value_heads) + " heads of " + std::to_string(s.key_dim) + " x " +
-                               std::to_string(s.value_dim) + (delta ? ", delta" : "") + (dealt ? ", dealt" : "");
+                               std::to_string(s.value_dim) + (delta ? ", delta" : "") +
+                               (interleaved ? ", interleaved" : "");
         Sequences expected(floats), whole(floats);
         std::vector<float> want(kRows * values), got(want.size(), NAN);
         ref_->ScanState(rows, expected.All(), params, want.data());

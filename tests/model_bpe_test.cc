@@ -1,4 +1,4 @@
-// Byte-level BPE on small vocabularies: merging, the stretches of a text, and Unicode's normal forms.
+// Byte-level BPE on small vocabularies: merging, the spans of a text, and Unicode's normal forms.
 #include "model/bpe.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ class BpeBuilder {
   std::vector<BpeMerge> merges_;
 };
 
-TEST(BpeTest, LowestRankMergesFirstInsideAStretch) {
+TEST(BpeTest, LowestRankMergesFirstInsideASpan) {
   BpeBuilder b;
   const TokenId bc = b.Merge('b', 'c'), ab = b.Merge('a', 'b'), abc = b.Merge('a', bc);
   const auto t = b.Make("gpt-2");
@@ -94,10 +94,10 @@ TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
 }
 
 std::vector<std::string> PartsOf(const PreSplit& split, const std::string& text) {
-  std::vector<Stretch> stretches;
-  split.Split(text, &stretches);
+  std::vector<TextSpan> spans;
+  split.Split(text, &spans);
   std::vector<std::string> parts;
-  for (const Stretch& s : stretches) parts.push_back(text.substr(s.begin, s.end - s.begin));
+  for (const TextSpan& s : spans) parts.push_back(text.substr(s.begin, s.end - s.begin));
   return parts;
 }
 
@@ -109,7 +109,7 @@ TEST(PreSplitTest, KimiKeepsChineseApart) {
             (std::vector<std::string>{"Hello", "世界", "abc", " it's", " ", "123", "45", " かな", "漢字", " x"}));
 }
 
-// Stretches in which a pattern's first bytes do not occur are passed over; PCRE2 told not to look for them says the
+// Spans in which a pattern's first bytes do not occur are passed over; PCRE2 told not to look for them says the
 // same.
 TEST(PreSplitTest, PassingOverChangesNothing) {
   std::mt19937 random(9);

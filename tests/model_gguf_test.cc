@@ -1,4 +1,5 @@
-// Files from strangers: whatever their bytes, an error or a model, never a crash or an allocation that they don't back.
+// Files from unauthenticated peers: whatever their bytes, an error or a model, never a crash or an allocation that they
+// don't back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// A template is a stranger's program: its steps, its memory and its nesting end where they should, at once.
+// A template is an unauthenticated peer's program: its steps, its memory and its nesting end where they should, at
+// once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

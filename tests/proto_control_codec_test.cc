@@ -207,7 +207,7 @@ TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
                 for (int i = 0; i < 5000; ++i) p->mutable_plan()->add_stages();
               }),
               HasSubstr("5003 stages"));
-  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(1)->set_mirrored_by("a b"); }),
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(1)->set_replicated_by("a b"); }),
               HasSubstr("letters"));
   EXPECT_THAT(prepare([](auto* p) { p->set_stage(-2); }), HasSubstr("stage -2"));
   EXPECT_THAT(prepare([](auto* p) { p->set_block_size(-1); }), HasSubstr("-1 positions"));

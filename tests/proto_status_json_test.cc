@@ -1,4 +1,5 @@
-// A member's state as JSON and back: no field is lost, whatever it is, and a stranger's JSON breaks nothing.
+// A member's state as JSON and back: no field is lost, whatever it is, and an unauthenticated peer's JSON breaks
+// nothing.
 #include "proto/status_json.h"
 
 #include <google/protobuf/util/message_differencer.h>
@@ -59,15 +60,15 @@ TEST(StatusJsonTest, WhatIsAbsentStaysAbsent) {
   v1::MemberStatus member;
   member.set_address("h:1");
   const json::object out = MemberJson(member, "");
-  for (const char* name : {"layers", "sent", "mirror"}) EXPECT_TRUE(out.at(name).is_null()) << name;
+  for (const char* name : {"layers", "sent", "replica"}) EXPECT_TRUE(out.at(name).is_null()) << name;
   EXPECT_EQ(out.at("state"), "idle");
   EXPECT_TRUE(MessageDifferencer::Equals(member, ReadMember(out)));
-  member.mutable_mirror()->set_of("b");
-  const json::object mirrors = MemberJson(member, "b");
-  EXPECT_TRUE(mirrors.at("mirror").at("behind").is_null()) << "not whole yet";
-  EXPECT_TRUE(mirrors.at("sent").at("transport").is_null());
-  EXPECT_TRUE(mirrors.at("sent").at("latency_ms").is_null());
-  EXPECT_TRUE(MessageDifferencer::Equals(member, ReadMember(mirrors)));
+  member.mutable_replica()->set_of("b");
+  const json::object replicas = MemberJson(member, "b");
+  EXPECT_TRUE(replicas.at("replica").at("behind").is_null()) << "not whole yet";
+  EXPECT_TRUE(replicas.at("sent").at("transport").is_null());
+  EXPECT_TRUE(replicas.at("sent").at("latency_ms").is_null());
+  EXPECT_TRUE(MessageDifferencer::Equals(member, ReadMember(replicas)));
 }
 
 TEST(StatusJsonTest, StatesHaveTheirNamesAndReasons) {
@@ -89,10 +90,10 @@ TEST(StatusJsonTest, StatesHaveTheirNamesAndReasons) {
             "drained: it was drained, and gets no layers before an undrain");
 }
 
-TEST(StatusJsonTest, AStrangersJsonHasDefaults) {
+TEST(StatusJsonTest, AUnauthenticatedPeersJsonHasDefaults) {
   for (const char* text :
        {"null", "[]", "7", R"({"threads":-1,"steps":1e300,"busy":"x","name":7,"local":1})",
-        R"({"layers":{"first":-1,"last":3},"sent":[],"measured":{"links":{}},"mirror":[1],"loading":"x"})",
+        R"({"layers":{"first":-1,"last":3},"sent":[],"measured":{"links":{}},"replica":[1],"loading":"x"})",
         R"({"layers":{"first":0,"last":1e9},"sent":{"rows":-1,"bytes":{},"latency_ms":-7}})"}) {
     EXPECT_TRUE(MessageDifferencer::Equals(v1::MemberStatus(), ReadMember(json::parse(text)))) << text;
   }

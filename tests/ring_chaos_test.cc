@@ -237,7 +237,7 @@ TEST_F(SurvivingChaosTest, NoTextNoticesAnything) {
                                  "5",
                                  "--cache",
                                  folder.path() + "/cache"};
-  if (seed % 2 == 1) flags.push_back("--mirror-kv");
+  if (seed % 2 == 1) flags.push_back("--replicate-kv");
   Ring ring(model_.path(), flags);
   Chaos chaos(ring, disk, seed);
   for (int i = 0; i < 3; ++i) chaos.Add(i == 0);

@@ -39,7 +39,7 @@ class EtcdTlsTest : public testing::ProcessesTest {
     Write("other_ca", other_ca_);
     Write("server", MakeCertificate("DNS:localhost,IP:127.0.0.1", &ca_));
     Write("client", MakeCertificate("DNS:client", &ca_));
-    Write("stranger", MakeCertificate("DNS:client", &other_ca_));
+    Write("unauthenticated", MakeCertificate("DNS:client", &other_ca_));
     Write("ended", MakeCertificate("DNS:client", &ca_, -60));
     etcd_ = std::make_unique<Etcd>(
         testing::EtcdSettings{.cert = Cert("server"), .key = Key("server"), .clients_ca = Cert("ca")});
@@ -91,14 +91,16 @@ TEST_F(EtcdTlsTest, WhatIsWrongWithACertificateIsSaid) {
               AllOf(HasSubstr("certificate verify failed"), HasSubstr("--etcd-ca FILE")));
   EXPECT_THAT(Said(Ask("", "client")), HasSubstr("--etcd-ca FILE"));
   EXPECT_THAT(Said(Ask("ca", "")), HasSubstr("the server asks for a certificate of this side (--etcd-cert)"));
-  EXPECT_THAT(Said(Ask("ca", "stranger")), HasSubstr("the server refuses the certificate " + Cert("stranger")));
+  EXPECT_THAT(Said(Ask("ca", "unauthenticated")),
+              HasSubstr("the server refuses the certificate " + Cert("unauthenticated")));
   EXPECT_THAT(Said(Ask("ca", "ended")), HasSubstr("the certificate ended on "));
   EXPECT_THAT(Said(Ask("nowhere", "client")), HasSubstr("nowhere.pem"));
 }
 
 // The client of etcd is made once and keeps its connections, as in a coordinator.
 TEST_F(EtcdTlsTest, ACertificateThatIsReplacedIsUsedByTheNextConnection) {
-  const Certificate good = MakeCertificate("DNS:client", &ca_), stranger = MakeCertificate("DNS:client", &other_ca_);
+  const Certificate good = MakeCertificate("DNS:client", &ca_),
+                    unauthenticated = MakeCertificate("DNS:client", &other_ca_);
   Write("own", good);
   const EtcdOptions options = *ParseEtcdUrl(etcd_->url());
   const auto client = HttpClient::Make(*ParseUrl("https://" + options.hosts[0]),
@@ -109,18 +111,18 @@ TEST_F(EtcdTlsTest, ACertificateThatIsReplacedIsUsedByTheNextConnection) {
     return (*client)->Fetch({.target = "/version", .pool = pool}, testing::Never).status();
   };
   EXPECT_TRUE(ask(0).ok());
-  std::ofstream(Cert("own")) << stranger.certificate;  // its key is not there yet
+  std::ofstream(Cert("own")) << unauthenticated.certificate;  // its key is not there yet
   EXPECT_TRUE(ask(1).ok());
   Write("own", MakeCertificate("DNS:client", &ca_, -60));
   EXPECT_TRUE(ask(2).ok()) << "one that has ended is not taken";
-  Write("own", stranger);
+  Write("own", unauthenticated);
   EXPECT_THAT(Said(ask(3)), HasSubstr("the server refuses the certificate " + Cert("own")));
   EXPECT_TRUE(ask(0).ok()) << "an open connection goes on";
   Write("own", good);
   EXPECT_TRUE(ask(3).ok());
 
   // A coordinator's client, which was refused.
-  Write("own", stranger);
+  Write("own", unauthenticated);
   EtcdOptions own = options;
   own.ca = Cert("ca"), own.cert = Cert("own"), own.key = Key("own");
   const auto etcd = EtcdClient::Make(own);

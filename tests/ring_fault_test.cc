@@ -91,7 +91,7 @@ TEST_F(RingFaultTest, ARequestThatKillsWorkersFailsAloneAndTheOthersGoOn) {
   const auto status = FetchStatus(ring.at());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->failed(), 1u);
-  EXPECT_EQ(status->blamed(), 1u);
+  EXPECT_EQ(status->poison_requests(), 1u);
   EXPECT_EQ(status->rings_lost(), 3u);
   int dead = 0;
   for (testing::Process* w : workers) dead += w->Wait(milliseconds(0)) == 9;

@@ -181,7 +181,7 @@ TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
   }
 }
 
-TEST_F(JoinTest, StrangersWhoHoldTheJoinOpenStopNobody) {
+TEST_F(JoinTest, UnauthenticatedPeersWhoHoldTheJoinOpenStopNobody) {
   auto ring = Serve();
   std::vector<int> silent;
   for (int i = 0; i < 40; ++i) {

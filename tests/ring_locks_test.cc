@@ -140,7 +140,7 @@ TEST(MayCallTest, WhatIsGivenToNobodyIsClosed) {
   EXPECT_FALSE(MayCall(Role::kCoordinator, "/gyre.v1.Admin/Status"));
 }
 
-TEST_F(LocksTest, StrangersGetNothing) {
+TEST_F(LocksTest, UnauthenticatedPeersGetNothing) {
   auto ring = Serve({"--no-local", "--min-workers", "1"});
   AddWorkers(*ring, {"w1"});
   ASSERT_TRUE(ring->Serves(1));
@@ -150,8 +150,8 @@ TEST_F(LocksTest, StrangersGetNothing) {
   EXPECT_FALSE(none.ok());
   EXPECT_THAT(Message(none.status()), HasSubstr("--identity"));
   EXPECT_FALSE(FetchStatus({address, other.IssueOpen(Role::kAdmin, "alice")->current()}).ok());
-  Process stranger({GYRE_BINARY, "status", "--cluster", address});
-  EXPECT_EQ(stranger.Wait(seconds(20)), 1);
+  Process unauthenticated({GYRE_BINARY, "status", "--cluster", address});
+  EXPECT_EQ(unauthenticated.Wait(seconds(20)), 1);
   // A worker of another CA waits for a coordinator of its own.
   Process& worker = ring->AddNamelessWorker({"--identity", other.Issue(Role::kWorker, "w2")});
   EXPECT_TRUE(worker.WaitFor("waiting for the coordinator").has_value()) << worker.output();

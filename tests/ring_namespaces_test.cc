@@ -148,8 +148,8 @@ TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
   }
   EXPECT_THAT(status, HasSubstr("\"state\":\"serving\""));
   // Another CA's worker finds nobody, and one without anything does not look.
-  Process& stranger = add(3, {"--identity", other.Issue(Role::kWorker, "w4")});
-  EXPECT_FALSE(stranger.WaitFor("found a coordinator", milliseconds(2500)));
+  Process& unauthenticated = add(3, {"--identity", other.Issue(Role::kWorker, "w4")});
+  EXPECT_FALSE(unauthenticated.WaitFor("found a coordinator", milliseconds(2500)));
   Process& trusting = add(3, {});
   EXPECT_EQ(trusting.Wait(seconds(5)), 2);
   EXPECT_THAT(trusting.output(), HasSubstr("--join HOST:PORT is needed"));

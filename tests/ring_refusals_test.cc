@@ -1,4 +1,5 @@
-// Real processes on loopback and those that do not belong to them: other models, other settings, strangers, garbage.
+// Real processes on loopback and those that do not belong to them: other models, other settings, unauthenticated peers,
+// garbage.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -36,8 +37,8 @@ using testing::Ring;
 class RefusalsTest : public testing::ProcessesTest {};
 
 // A worker that no ring needs, over a connection of its own.
-struct Stranger {
-  explicit Stranger(const std::string& address) {
+struct UnauthenticatedPeer {
+  explicit UnauthenticatedPeer(const std::string& address) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stub = v1::Cluster::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
@@ -70,9 +71,9 @@ TEST_F(RefusalsTest, RefusalsHaveTheirSentence) {
   if (isa == "ref") GTEST_SKIP() << "this processor has no instruction set beside the scalar code";
   testing::TinyModelFile other{testing::TinyOptions{.seed = 9, .layers = 6}};
   Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", isa});
-  Process& stranger = ring.AddWorker("stranger", {"--model", other.path(), "--isa", isa});
-  EXPECT_EQ(stranger.Wait(seconds(10)), 1);
-  EXPECT_THAT(stranger.output(), HasSubstr("is another model file"));
+  Process& unauthenticated = ring.AddWorker("unauthenticated", {"--model", other.path(), "--isa", isa});
+  EXPECT_EQ(unauthenticated.Wait(seconds(10)), 1);
+  EXPECT_THAT(unauthenticated.output(), HasSubstr("is another model file"));
   Process& lost = ring.AddWorker("lost", {"--model", "/nowhere.gguf", "--isa", isa});
   EXPECT_EQ(lost.Wait(seconds(10)), 1);
   EXPECT_THAT(lost.output(), HasSubstr("/nowhere.gguf"));
@@ -108,11 +109,11 @@ TEST_F(RefusalsTest, AnotherTypeOfActivationsIsRefused) {
   EXPECT_THAT(exact.output(), HasSubstr("exact sends activations as f32, the cluster asks for q8 (--wire)"));
   // A version that knows no types says nothing of them, and would send f32.
   auto attach = [&](uint32_t types) {
-    Stranger stranger(ring.address());
-    stranger.Hello((*OpenModel(model_.path()))->content_hash());
-    stranger.event.mutable_hello()->set_name("old");
-    stranger.event.mutable_hello()->set_wire_types(types);
-    return stranger.Refused();
+    UnauthenticatedPeer unauthenticated(ring.address());
+    unauthenticated.Hello((*OpenModel(model_.path()))->content_hash());
+    unauthenticated.event.mutable_hello()->set_name("old");
+    unauthenticated.event.mutable_hello()->set_wire_types(types);
+    return unauthenticated.Refused();
   };
   EXPECT_THAT(attach(0), HasSubstr("old sends activations as f32, the cluster asks for q8 (--wire)"));
   EXPECT_THAT(attach(4 + 8), HasSubstr("old sends activations as f32 or f16, the cluster asks for q8 (--wire)"));
@@ -174,10 +175,10 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   Clients clients(ring.address(), 96, 200);
   const uint64_t hash = (*OpenModel(model_.path()))->content_hash();
   auto attach = [&](const std::function<void(v1::WorkerEvent&)>& change) {
-    Stranger stranger(ring.address());
-    stranger.Hello(hash);
-    change(stranger.event);
-    return stranger.Refused();
+    UnauthenticatedPeer unauthenticated(ring.address());
+    unauthenticated.Hello(hash);
+    change(unauthenticated.event);
+    return unauthenticated.Refused();
   };
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_protocol(99); }), HasSubstr("protocol 99"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }),
@@ -187,7 +188,8 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_ring_address("nowhere"); }), HasSubstr("HOST:PORT"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_threads(4000000000u); }), HasSubstr("threads"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_model_hash(1); }), HasSubstr("another model"));
-  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->mutable_wish()->set_end(1 << 30); }), HasSubstr("wants layers"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->mutable_preference()->set_end(1 << 30); }),
+              HasSubstr("wants layers"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_ready(); }), HasSubstr("no hello"));
   const size_t files = OpenFiles(ring.serve().pid());
   for (int i = 0; i < 60; ++i) attach([](auto& e) { e.mutable_hello()->set_name(""); });
@@ -222,37 +224,37 @@ class HostileCaller {
   HostileCaller(std::string address, uint64_t model_hash, size_t bytes)
       : address_(std::move(address)), model_hash_(model_hash), big_(bytes, 'x'), ids_(bytes, 5) {}
 
-  // A stranger's hello with an endless name, over a connection of its own.
+  // An unauthenticated peer's hello with an endless name, over a connection of its own.
   void AttachWithEndlessName() {
-    Stranger stranger(address_);
-    stranger.event.mutable_hello()->set_protocol(kControlProtocol);
-    stranger.event.mutable_hello()->set_name(big_);
-    EXPECT_THAT(stranger.Refused(), HasSubstr("1 to 64 characters"));
+    UnauthenticatedPeer unauthenticated(address_);
+    unauthenticated.event.mutable_hello()->set_protocol(kControlProtocol);
+    unauthenticated.event.mutable_hello()->set_name(big_);
+    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("1 to 64 characters"));
   }
   // The stream's first event is no hello.
   void AttachWithoutHello() {
-    Stranger stranger(address_);
-    stranger.event.mutable_fault()->set_message(big_);
-    EXPECT_THAT(stranger.Refused(), HasSubstr("no hello"));
+    UnauthenticatedPeer unauthenticated(address_);
+    unauthenticated.event.mutable_fault()->set_message(big_);
+    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("no hello"));
   }
   // Opened, and never a word.
   void AttachAndSayNothing() {
-    Stranger stranger(address_);
-    stranger.context.TryCancel();
-    EXPECT_FALSE(stranger.stream->Finish().ok());
+    UnauthenticatedPeer unauthenticated(address_);
+    unauthenticated.context.TryCancel();
+    EXPECT_FALSE(unauthenticated.stream->Finish().ok());
   }
   // A member that joins, tells long stories and vanishes.
   void JoinAndTellStories(int stories) {
-    Stranger stranger(address_);
-    stranger.Hello(model_hash_);
+    UnauthenticatedPeer unauthenticated(address_);
+    unauthenticated.Hello(model_hash_);
     v1::Command command;
-    ASSERT_TRUE(stranger.stream->Write(stranger.event) && stranger.stream->Read(&command))
-        << Message(FromGrpc(stranger.stream->Finish()));
-    stranger.event.mutable_epoch()->set_number(1 << 20);
-    stranger.event.mutable_fault()->set_message(big_);
-    for (int i = 0; i < stories; ++i) EXPECT_TRUE(stranger.stream->Write(stranger.event));
-    stranger.context.TryCancel();
-    EXPECT_FALSE(stranger.stream->Finish().ok());
+    ASSERT_TRUE(unauthenticated.stream->Write(unauthenticated.event) && unauthenticated.stream->Read(&command))
+        << Message(FromGrpc(unauthenticated.stream->Finish()));
+    unauthenticated.event.mutable_epoch()->set_number(1 << 20);
+    unauthenticated.event.mutable_fault()->set_message(big_);
+    for (int i = 0; i < stories; ++i) EXPECT_TRUE(unauthenticated.stream->Write(unauthenticated.event));
+    unauthenticated.context.TryCancel();
+    EXPECT_FALSE(unauthenticated.stream->Finish().ok());
   }
   void GenerateFromAnEndlessPrompt() {
     v1::GenerateRequest request;

@@ -1,4 +1,4 @@
-// Strangers who knock at every port of a secured ring while it serves.
+// Unauthenticated peers who knock at every port of a secured ring while it serves.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -11,7 +11,7 @@
 #include "base/ring_address.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
-#include "tests/testing/strangers.h"
+#include "tests/testing/unauthenticated_peers.h"
 
 namespace gyre {
 namespace {
@@ -50,7 +50,8 @@ uint64_t ResidentKib(pid_t pid) {
   return 0;
 }
 
-// The threads that strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
+// The threads that unauthenticated peers reach in a process: where they dial, where they join, what reads the UDP port
+// and HTTP.
 const std::vector<std::string> kReached{"ring port", "listener", "join", "udp", "http"};
 
 struct Usage {
@@ -71,7 +72,7 @@ struct Usage {
 
 class RingStorm : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
+TEST_P(RingStorm, UnauthenticatedPeersAtEveryPortCostLittleAndFailNothing) {
   const char* const asked = std::getenv("GYRE_STORM_SECONDS");
   const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 3);
   const bool over_udp = GetParam() == std::string("udp");
@@ -95,7 +96,7 @@ TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
   const auto forged = other.Forge("URI:gyre://gyre/worker/w1");
   Clients clients(ring.at(), 96, 60);
   clients.WaitForTokens(50);
-  // The thread of UDP works for the ring too, so what it takes without strangers is measured first.
+  // The thread of UDP works for the ring too, so what it takes without unauthenticated peers is measured first.
   const Usage quiet(processes);
   std::vector<RecordedDatagram> recorded;
   const DatagramRecorder recorder;
@@ -112,20 +113,20 @@ TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ports.size(); ++i) {
     threads.emplace_back([&, i] {
-      Knocker stranger(ports[i], forged, static_cast<unsigned>(i));
-      for (; !stop; std::this_thread::sleep_for(milliseconds(2))) stranger.Knock();
-      knocks += stranger.knocks();
+      Knocker unauthenticated(ports[i], forged, static_cast<unsigned>(i));
+      for (; !stop; std::this_thread::sleep_for(milliseconds(2))) unauthenticated.Knock();
+      knocks += unauthenticated.knocks();
     });
   }
   if (over_udp) {
     threads.emplace_back([&] {
-      DatagramStranger stranger(udp_ports, recorded, 1);
+      DatagramUnauthenticatedPeer unauthenticated(udp_ports, recorded, 1);
       for (; !stop; std::this_thread::sleep_for(milliseconds(2))) {
-        for (int i = 0; i < 10; ++i) stranger.SendOne();
+        for (int i = 0; i < 10; ++i) unauthenticated.SendOne();
       }
-      datagrams = stranger.sent();
-      spoofed = stranger.spoofed();
-      EXPECT_FALSE(stranger.answered());
+      datagrams = unauthenticated.sent();
+      spoofed = unauthenticated.spoofed();
+      EXPECT_FALSE(unauthenticated.answered());
     });
   }
   std::this_thread::sleep_for(length);

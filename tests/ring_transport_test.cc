@@ -1,4 +1,4 @@
-// Real processes on one host and what carries their links: as the cluster and the workers wish it, and shown as it is.
+// Real processes on one host and what carries their links: as the cluster and the workers prefer, and shown as it is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -10,20 +10,20 @@ namespace {
 using ::testing::HasSubstr;
 
 // A model of 8,192 tokens, 1 MiB for each, and 100 GiB free.
-KvWish Wish() {
+KvPreference Preference() {
   return {.model_context = 8192, .parallel = 8, .bytes_per_token = 1 << 20, .memory = uint64_t{100} << 30};
 }
 
-KvChoice Chosen(const KvWish& wish) {
-  const auto choice = ChooseKv(wish);
+KvChoice Chosen(const KvPreference& preference) {
+  const auto choice = ChooseKv(preference);
   EXPECT_TRUE(choice.ok()) << choice.status();
   return choice.value_or(KvChoice{});
 }
 
 TEST(KvChoice, WithMemoryEachSequenceHasTheModelsContext) {
-  KvWish wish = Wish();
-  wish.bytes_per_token = 1 << 16;
-  const KvChoice c = Chosen(wish);
+  KvPreference preference = Preference();
+  preference.bytes_per_token = 1 << 16;
+  const KvChoice c = Chosen(preference);
   EXPECT_EQ(c.context, 8192u);
   EXPECT_EQ(c.num_blocks, 8 * 8192 / 16u);
   EXPECT_EQ(c.max_sequences, 64u);
@@ -33,7 +33,7 @@ TEST(KvChoice, WithMemoryEachSequenceHasTheModelsContext) {
 }
 
 TEST(KvChoice, TheCacheIsAtMostHalfOfTheFreeMemory) {
-  const KvChoice c = Chosen(Wish());
+  const KvChoice c = Chosen(Preference());
   EXPECT_EQ(c.num_blocks, 50 * 1024 / 16u);
   EXPECT_EQ(c.context, 8192u);
   EXPECT_TRUE(c.cut);
@@ -42,107 +42,108 @@ TEST(KvChoice, TheCacheIsAtMostHalfOfTheFreeMemory) {
 }
 
 TEST(KvChoice, AContextThatNobodyAskedForIsNoLongerThanTheCache) {
-  KvWish wish = Wish();
-  wish.memory = uint64_t{8} << 30;
-  EXPECT_EQ(Chosen(wish).context, 4096u);
-  EXPECT_EQ(Chosen(wish).num_blocks, 4096 / 16u);
-  wish.ctx = 6000;
-  EXPECT_EQ(Chosen(wish).context, 6000u);
-  wish.ctx = 0;
-  wish.tokens = 1000;
-  EXPECT_EQ(Chosen(wish).context, 1008u) << "whole blocks";
-  EXPECT_FALSE(Chosen(wish).cut);
+  KvPreference preference = Preference();
+  preference.memory = uint64_t{8} << 30;
+  EXPECT_EQ(Chosen(preference).context, 4096u);
+  EXPECT_EQ(Chosen(preference).num_blocks, 4096 / 16u);
+  preference.ctx = 6000;
+  EXPECT_EQ(Chosen(preference).context, 6000u);
+  preference.ctx = 0;
+  preference.tokens = 1000;
+  EXPECT_EQ(Chosen(preference).context, 1008u) << "whole blocks";
+  EXPECT_FALSE(Chosen(preference).cut);
 }
 
 TEST(KvChoice, WhatIsAskedForIsTaken) {
-  KvWish wish = Wish();
-  wish.tokens = uint64_t{200} << 10;  // 200 GiB
-  wish.max_sequences = 7;
-  EXPECT_EQ(Chosen(wish).num_blocks, 200 * 1024 / 16u);
-  EXPECT_EQ(Chosen(wish).max_sequences, 7u);
-  wish.max_sequences = 0;
-  wish.parallel = 100;
-  EXPECT_EQ(Chosen(wish).max_sequences, 100u);
-  wish.reserve = true;
-  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("25 fit, a whole context reserved for each"));
+  KvPreference preference = Preference();
+  preference.tokens = uint64_t{200} << 10;  // 200 GiB
+  preference.max_sequences = 7;
+  EXPECT_EQ(Chosen(preference).num_blocks, 200 * 1024 / 16u);
+  EXPECT_EQ(Chosen(preference).max_sequences, 7u);
+  preference.max_sequences = 0;
+  preference.parallel = 100;
+  EXPECT_EQ(Chosen(preference).max_sequences, 100u);
+  preference.reserve = true;
+  EXPECT_THAT(Chosen(preference).sentence, HasSubstr("25 fit, a whole context reserved for each"));
 }
 
 TEST(KvChoice, UnknownMemoryCutsNothingAndNoMemoryLeavesABlock) {
-  KvWish wish = Wish();
-  wish.memory = 0;
-  EXPECT_EQ(Chosen(wish).num_blocks, 8 * 8192 / 16u);
-  wish.memory = 10 << 20;
-  EXPECT_EQ(Chosen(wish).num_blocks, 1u);
-  EXPECT_EQ(Chosen(wish).context, 16u);
+  KvPreference preference = Preference();
+  preference.memory = 0;
+  EXPECT_EQ(Chosen(preference).num_blocks, 8 * 8192 / 16u);
+  preference.memory = 10 << 20;
+  EXPECT_EQ(Chosen(preference).num_blocks, 1u);
+  EXPECT_EQ(Chosen(preference).context, 16u);
 }
 
 TEST(KvChoice, MoreThanBlocksCanCountIsRefused) {
-  KvWish wish = Wish();
-  wish.tokens = uint64_t{1} << 40;
-  EXPECT_TRUE(absl::IsInvalidArgument(ChooseKv(wish).status()));
+  KvPreference preference = Preference();
+  preference.tokens = uint64_t{1} << 40;
+  EXPECT_TRUE(absl::IsInvalidArgument(ChooseKv(preference).status()));
 }
 
 // Recurrent states: one for each sequence and as many for snapshots, in a quarter of the memory.
 TEST(KvChoice, SlotsOfRecurrentState) {
-  KvWish wish = Wish();
-  EXPECT_EQ(Chosen(wish).num_slots, 0u);
-  wish.state_bytes = 1 << 20;
-  wish.memory = 0;
-  wish.max_sequences = 10;
-  EXPECT_EQ(Chosen(wish).num_slots, 20u);
-  EXPECT_EQ(Chosen(wish).max_sequences, 10u);
-  wish.memory = uint64_t{24} << 20;
-  EXPECT_EQ(Chosen(wish).num_slots, 6u);
-  EXPECT_EQ(Chosen(wish).max_sequences, 3u);
-  wish.memory = 1;
-  EXPECT_EQ(Chosen(wish).num_slots, 2u) << "one sequence runs, and a snapshot of it is kept";
-  EXPECT_EQ(Chosen(wish).max_sequences, 1u);
+  KvPreference preference = Preference();
+  EXPECT_EQ(Chosen(preference).num_slots, 0u);
+  preference.state_bytes = 1 << 20;
+  preference.memory = 0;
+  preference.max_sequences = 10;
+  EXPECT_EQ(Chosen(preference).num_slots, 20u);
+  EXPECT_EQ(Chosen(preference).max_sequences, 10u);
+  preference.memory = uint64_t{24} << 20;
+  EXPECT_EQ(Chosen(preference).num_slots, 6u);
+  EXPECT_EQ(Chosen(preference).max_sequences, 3u);
+  preference.memory = 1;
+  EXPECT_EQ(Chosen(preference).num_slots, 2u) << "one sequence runs, and a snapshot of it is kept";
+  EXPECT_EQ(Chosen(preference).max_sequences, 1u);
 }
 
 // Layers with a window: an eighth of the blocks, and enough for each whole context.
 TEST(KvChoice, BlocksOfLayersWithAWindow) {
-  KvWish wish{.model_context = 32768, .parallel = 1, .bytes_per_token = 4 << 10};
-  EXPECT_EQ(Chosen(wish).window_blocks, 0u);
-  wish.window = 512;
-  wish.window_bytes_per_token = 22 << 10;
-  EXPECT_EQ(Chosen(wish).num_blocks, 2048u);
-  EXPECT_EQ(Chosen(wish).window_blocks, 256u);
-  EXPECT_EQ(Chosen(wish).least_window_blocks, (511u + 256 + 15) / 16 + 1);
-  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("32768 tokens, 0.21 GiB (the context of 32768)"));
-  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("; layers with a window of 512 have 4096 tokens"));
-  wish.parallel = 8;
-  EXPECT_EQ(Chosen(wish).window_blocks, 2048u);
+  KvPreference preference{.model_context = 32768, .parallel = 1, .bytes_per_token = 4 << 10};
+  EXPECT_EQ(Chosen(preference).window_blocks, 0u);
+  preference.window = 512;
+  preference.window_bytes_per_token = 22 << 10;
+  EXPECT_EQ(Chosen(preference).num_blocks, 2048u);
+  EXPECT_EQ(Chosen(preference).window_blocks, 256u);
+  EXPECT_EQ(Chosen(preference).least_window_blocks, (511u + 256 + 15) / 16 + 1);
+  EXPECT_THAT(Chosen(preference).sentence, HasSubstr("32768 tokens, 0.21 GiB (the context of 32768)"));
+  EXPECT_THAT(Chosen(preference).sentence, HasSubstr("; layers with a window of 512 have 4096 tokens"));
+  preference.parallel = 8;
+  EXPECT_EQ(Chosen(preference).window_blocks, 2048u);
   // More sequences of shorter contexts: each has its window and two chunks.
-  wish.ctx = 2048;
-  wish.parallel = 16;
-  EXPECT_EQ(Chosen(wish).window_blocks, 16 * ((511u + 512 + 15) / 16 + 1));
-  wish.parallel = 1;
-  EXPECT_EQ(Chosen(wish).window_blocks, 65u);
-  wish.ctx = 512;
-  EXPECT_EQ(Chosen(wish).window_blocks, Chosen(wish).num_blocks) << "no window ever moves on";
-  wish.ctx = 32768;
-  wish.chunk = 0;
-  EXPECT_EQ(Chosen(wish).window_blocks, 2048u) << "whole prompts";
-  wish.chunk = 256;
-  wish.max_sequences = 2;
-  EXPECT_EQ(Chosen(wish).window_blocks, 130u) << "no more than two sequences can use";
+  preference.ctx = 2048;
+  preference.parallel = 16;
+  EXPECT_EQ(Chosen(preference).window_blocks, 16 * ((511u + 512 + 15) / 16 + 1));
+  preference.parallel = 1;
+  EXPECT_EQ(Chosen(preference).window_blocks, 65u);
+  preference.ctx = 512;
+  EXPECT_EQ(Chosen(preference).window_blocks, Chosen(preference).num_blocks) << "no window ever moves on";
+  preference.ctx = 32768;
+  preference.chunk = 0;
+  EXPECT_EQ(Chosen(preference).window_blocks, 2048u) << "whole prompts";
+  preference.chunk = 256;
+  preference.max_sequences = 2;
+  EXPECT_EQ(Chosen(preference).window_blocks, 130u) << "no more than two sequences can use";
 }
 
 // Half of the memory holds both kinds of layers.
 TEST(KvChoice, WindowsAndTheMemory) {
-  KvWish wish{.model_context = 32768, .parallel = 8, .bytes_per_token = 4 << 10};
-  wish.window = 512;
-  wish.window_bytes_per_token = 22 << 10;
-  wish.memory = uint64_t{1} << 30;
-  const KvChoice c = Chosen(wish);
+  KvPreference preference{.model_context = 32768, .parallel = 8, .bytes_per_token = 4 << 10};
+  preference.window = 512;
+  preference.window_bytes_per_token = 22 << 10;
+  preference.memory = uint64_t{1} << 30;
+  const KvChoice c = Chosen(preference);
   EXPECT_TRUE(c.cut);
   EXPECT_EQ(c.window_blocks, (c.num_blocks + 7) / 8);
-  EXPECT_LE(uint64_t{16} * (c.num_blocks * wish.bytes_per_token + c.window_blocks * wish.window_bytes_per_token),
-            wish.memory / 2);
+  EXPECT_LE(
+      uint64_t{16} * (c.num_blocks * preference.bytes_per_token + c.window_blocks * preference.window_bytes_per_token),
+      preference.memory / 2);
   EXPECT_GT(c.num_blocks, 4800u);
   // Where all layers have a window, the others' blocks take nothing.
-  wish.bytes_per_token = 0;
-  EXPECT_GT(Chosen(wish).num_blocks, 2 * c.num_blocks);
+  preference.bytes_per_token = 0;
+  EXPECT_GT(Chosen(preference).num_blocks, 2 * c.num_blocks);
 }
 
 }  // namespace

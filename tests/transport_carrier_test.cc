@@ -1,4 +1,4 @@
-// The table of carriers: every wish has a row, every caller exactly one carrier, and a link goes over each.
+// The table of carriers: every preference has a row, every caller exactly one carrier, and a link goes over each.
 #include "transport/carrier.h"
 
 #include <gtest/gtest.h>
@@ -19,14 +19,14 @@ class CarrierTest : public ::testing::Test {
 };
 
 TEST_F(CarrierTest, EveryWishHasARowOfItsOwn) {
-  size_t wishes = 0;
-  for (const std::string& name : TransportWishes()) {
-    const Transport wish = *ParseTransport(name);
-    if (wish == Transport::kAuto) continue;
-    ++wishes;
-    EXPECT_EQ(carriers_.Of(wish).row().transport, wish) << name;
+  size_t preferences = 0;
+  for (const std::string& name : TransportPreferences()) {
+    const Transport preference = *ParseTransport(name);
+    if (preference == Transport::kAuto) continue;
+    ++preferences;
+    EXPECT_EQ(carriers_.Of(preference).row().transport, preference) << name;
   }
-  EXPECT_EQ(carriers_.all().size(), wishes);
+  EXPECT_EQ(carriers_.all().size(), preferences);
 }
 
 TEST_F(CarrierTest, ACallersLinkGoesOverExactlyOne) {

@@ -38,8 +38,8 @@ Hello OfUnknownTerm() {
 }
 
 // Whether the port closed it. What came before is read and forgotten.
-bool Closed(int fd, milliseconds patience) {
-  for (const Deadline end = After(patience);;) {
+bool Closed(int fd, milliseconds timeout) {
+  for (const Deadline end = After(timeout);;) {
     pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
     const auto left = std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(0));
     if (poll(&p, 1, static_cast<int>(left.count())) != 1) return false;

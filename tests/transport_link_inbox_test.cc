@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using IfCommands = LinkInbox::IfCommands;
 
-constexpr seconds kPatience{60};
+constexpr seconds kTimeout{60};
 
 class LinkInboxTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -35,7 +35,7 @@ class LinkInboxTest : public ::testing::TestWithParam<bool> {
     }
   }
   void SendFrame(uint64_t step) {
-    ASSERT_TRUE(far_->Send({.kind = FrameKind::kTokens, .step = StepId{step}}, {}, After(kPatience)).ok());
+    ASSERT_TRUE(far_->Send({.kind = FrameKind::kTokens, .step = StepId{step}}, {}, After(kTimeout)).ok());
   }
   LinkInbox inbox_;
   std::unique_ptr<Link> near_, far_;
@@ -92,13 +92,13 @@ TEST_P(LinkInboxTest, CommandsComeInOrder) {
 TEST_P(LinkInboxTest, WithCommandsItReturnsOrLooks) {
   SendFrame(1);
   inbox_.Push([] {});
-  EXPECT_TRUE(absl::IsCancelled(inbox_.Recv(*near_, After(kPatience), IfCommands::kReturn).status()));
-  auto frame = near_->Recv(After(kPatience));  // it is here by now
+  EXPECT_TRUE(absl::IsCancelled(inbox_.Recv(*near_, After(kTimeout), IfCommands::kReturn).status()));
+  auto frame = near_->Recv(After(kTimeout));  // it is here by now
   ASSERT_TRUE(frame.ok()) << "kReturn left it there: " << frame.status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(inbox_.Recv(*near_, kNoDeadline, IfCommands::kLook).status()));
   SendFrame(2);
   StatusOr<Frame> looked = Unavailable("not yet");
-  for (const Deadline end = After(kPatience); !looked.ok() && Clock::now() < end;)
+  for (const Deadline end = After(kTimeout); !looked.ok() && Clock::now() < end;)
     looked = inbox_.Recv(*near_, kNoDeadline, IfCommands::kLook);
   ASSERT_TRUE(looked.ok()) << looked.status();
   EXPECT_EQ(looked->header.step, StepId{2});
@@ -109,7 +109,7 @@ TEST_P(LinkInboxTest, ACommandEndsAWaitForAFrame) {
     std::this_thread::sleep_for(milliseconds(20));
     inbox_.Push([] {});
   });
-  EXPECT_TRUE(absl::IsCancelled(inbox_.Recv(*near_, After(kPatience), IfCommands::kLook).status()));
+  EXPECT_TRUE(absl::IsCancelled(inbox_.Recv(*near_, After(kTimeout), IfCommands::kLook).status()));
   EXPECT_TRUE(inbox_.TryPop().has_value());
   other.join();
   EXPECT_TRUE(absl::IsDeadlineExceeded(inbox_.Recv(*near_, After(milliseconds(1)), IfCommands::kReturn).status()));

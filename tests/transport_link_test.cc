@@ -114,7 +114,7 @@ StepBatch RandomBatch(std::mt19937& random) {
                  .mode = RowMode::kTopK,
                  .k = 5,
                  .temperature = 0.5f,
-                 .touched = {1, 7, 9},
+                 .biased = {1, 7, 9},
                  .mask = {5, 6}};
     if (random() % 2) r.logprobs = random() % (kMaxTopK + 1);
     if (random() % 2) s.requests.push_back(r);
@@ -151,7 +151,7 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
     batch.seqs.resize(1);
     batch.seqs[0].row_count = 4;
     batch.seqs[0].requests = {
-        {.first = 3, .count = 1, .mode = RowMode::kTopK, .k = 5, .temperature = 0, .touched = {1, 2}, .mask = {}}};
+        {.first = 3, .count = 1, .mode = RowMode::kTopK, .k = 5, .temperature = 0, .biased = {1, 2}, .mask = {}}};
     change(batch);
     Encoder out;
     EncodeStepPrefix(batch, &out);
@@ -166,7 +166,7 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].k = 0; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].k = kMaxTopK + 1; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].count = 2; }));
-  EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].touched = {2, 2}; }));
+  EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].biased = {2, 2}; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].temperature = -1; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests.push_back(b.seqs[0].requests[0]); }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].blocks.clear(); }));
@@ -186,7 +186,7 @@ TEST(StepCodecTest, AnswersRoundTrip) {
                          .incarnation = 1,
                          .position = 9,
                          .mode = RowMode::kTopK,
-                         .touched = {{1, 2.5f}},
+                         .biased = {{1, 2.5f}},
                          .top = {{3, 1.f}, {2, 0.5f}},
                          .log_sum_exp = 1.25,
                          .log_sum_exp_t = 2.5,

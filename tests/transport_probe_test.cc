@@ -70,15 +70,15 @@ TEST_F(ProbeTest, ASlowLinkIsMeasuredWithFewBytes) {
 
 TEST_F(ProbeTest, WhoDoesNotAnswerOrGivesNoWeightsIsNotReached) {
   Serve(kKey, milliseconds(300));
-  EXPECT_THAT(Probe({.patience = milliseconds(50)}).failure, ::testing::Ne(""));
+  EXPECT_THAT(Probe({.timeout = milliseconds(50)}).failure, ::testing::Ne(""));
   Serve({9}, milliseconds(0));
   EXPECT_THAT(Probe().failure, HasSubstr("gives no weights to links with this key"));
-  const uint64_t strangers = there_->stats().refused;
-  EXPECT_EQ(strangers, 1u);
-  // A process without a key has not joined yet: whoever comes too early is no stranger.
+  const uint64_t unauthenticated = there_->stats().refused;
+  EXPECT_EQ(unauthenticated, 1u);
+  // A process without a key has not joined yet: whoever comes too early is not unauthenticated.
   there_->SetWeightsHandler({}, {});
-  EXPECT_THAT(Probe({.patience = milliseconds(200)}).failure, ::testing::Ne(""));
-  EXPECT_EQ(there_->stats().refused, strangers);
+  EXPECT_THAT(Probe({.timeout = milliseconds(200)}).failure, ::testing::Ne(""));
+  EXPECT_EQ(there_->stats().refused, unauthenticated);
 }
 
 TEST(AnswerProbeTest, NoMoreIsSentThanFits) {

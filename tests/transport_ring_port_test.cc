@@ -243,7 +243,7 @@ TEST(RingPortTest, BulkLinksReachTheWorkerTheyName) {
   b->SetBulkHandler("w2", {});
 }
 
-// A mirror dials its source while the plan serves, after other plans were given up.
+// A replica dials its source while the plan serves, after other plans were given up.
 TEST(RingPortTest, BulkLinksOfThePlanThatServesAreAlwaysTaken) {
   auto a = testing::OpenPortWithoutKey(), b = testing::OpenPortWithoutKey();
   Hello hello = SampleHello();

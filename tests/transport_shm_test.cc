@@ -317,9 +317,9 @@ TEST(ShmPortTest, BulkLinksShareMemoryToo) {
 
 TEST(ShmPortTest, WhatWasAskedForAndCannotBeHadFailsWithTheReason) {
   auto shm = PortOf(Transport::kShm), tcp = PortOf(Transport::kTcp), both = PortOf(Transport::kAuto);
-  const auto why = [](RingPort& from, const std::string& to, Transport wish) {
+  const auto why = [](RingPort& from, const std::string& to, Transport preference) {
     Hello hello = SampleHello();
-    hello.transport = wish;
+    hello.transport = preference;
     const Status status = from.Dial(to, hello, After(seconds(20))).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     return Message(status);
@@ -386,7 +386,7 @@ TEST(ShmPortTest, ACancelledPlanEndsADialThatNobodyClaims) {
   EXPECT_TRUE(absl::IsCancelled(dial.get()));
 }
 
-TEST(ShmPortTest, SilentProcessesOfThisHostCostNoMoreThanStrangers) {
+TEST(ShmPortTest, SilentProcessesOfThisHostCostNoMoreThanUnauthenticatedPeers) {
   RingPortOptions options;
   options.transport = Transport::kAuto;
   options.hello_timeout = milliseconds(100);
@@ -447,21 +447,22 @@ TEST(ShmPortTest, StrangeAnswersAreErrors) {
 }
 
 TEST(TransportTest, WishesHaveNamesAndContradictOnlyEachOther) {
-  for (Transport wish : {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm, Transport::kKernel}) {
-    EXPECT_TRUE(IsTransportWish(wish));
-    EXPECT_EQ(*ParseTransport(TransportName(wish)), wish);
-    EXPECT_EQ(*AgreedTransport(Transport::kAuto, wish), wish);
-    EXPECT_EQ(*AgreedTransport(wish, Transport::kAuto), wish);
-    EXPECT_EQ(*AgreedTransport(wish, wish), wish);
+  for (Transport preference :
+       {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm, Transport::kKernel}) {
+    EXPECT_TRUE(IsTransportPreference(preference));
+    EXPECT_EQ(*ParseTransport(TransportName(preference)), preference);
+    EXPECT_EQ(*AgreedTransport(Transport::kAuto, preference), preference);
+    EXPECT_EQ(*AgreedTransport(preference, Transport::kAuto), preference);
+    EXPECT_EQ(*AgreedTransport(preference, preference), preference);
   }
   EXPECT_TRUE(absl::IsFailedPrecondition(AgreedTransport(Transport::kShm, Transport::kTcp).status()));
-  EXPECT_FALSE(IsTransportWish(Transport::kMemory));
+  EXPECT_FALSE(IsTransportPreference(Transport::kMemory));
   EXPECT_FALSE(IsTransport(static_cast<Transport>(6)));
   EXPECT_THAT(Message(ParseTransport("pigeon").status()), HasSubstr("expected one of auto, tcp, udp, shm, kernel"));
   EXPECT_EQ(TransportName(static_cast<Transport>(77)), "?");
 }
 
-TEST(RingAddressTest, SchemesAreReadAndStrangersAreRefused) {
+TEST(RingAddressTest, SchemesAreReadAndUnauthenticatedPeersAreRefused) {
   const std::string shm = std::string(32, 'a') + "@" + std::string(16, '0');
   for (const RingAddress& a :
        {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},

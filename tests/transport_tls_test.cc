@@ -148,7 +148,7 @@ TEST_F(TlsPortTest, PagesAreGivenToMembersOfThePlanOnly) {
   w1->SetBulkHandler("w1", {});
 }
 
-TEST_F(TlsPortTest, StrangersAreRefused) {
+TEST_F(TlsPortTest, UnauthenticatedPeersAreRefused) {
   auto w1 = PortOf(Role::kWorker, "w1");
   TestAuthority other;
   const Hello hello = Between("w2", "w1");

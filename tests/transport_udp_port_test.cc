@@ -1,4 +1,4 @@
-// UDP links between ring ports: how they begin, where they are refused, and what strangers can do.
+// UDP links between ring ports: how they begin, where they are refused, and what unauthenticated peers can do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,18 +26,18 @@ std::unique_ptr<RingPort> Open(Transport transport) {
   return *std::move(port);
 }
 
-Hello HopOf(Transport wish, uint32_t hop = 1) {
-  return {.epoch = {.term = 5, .number = 1}, .hop = hop, .key = {1, 2, 3}, .from = "a", .transport = wish};
+Hello HopOf(Transport preference, uint32_t hop = 1) {
+  return {.epoch = {.term = 5, .number = 1}, .hop = hop, .key = {1, 2, 3}, .from = "a", .transport = preference};
 }
 
 struct Ends {
   StatusOr<std::unique_ptr<Link>> dialed, accepted;
 };
-Ends Connect(RingPort& from, RingPort& to, const std::string& address, Transport wish,
-             Duration patience = seconds(20)) {
+Ends Connect(RingPort& from, RingPort& to, const std::string& address, Transport preference,
+             Duration timeout = seconds(20)) {
   Ends ends{.dialed = Unavailable("never"), .accepted = Unavailable("never")};
-  std::thread accepts([&] { ends.accepted = to.Accept(HopOf(wish), After(patience)); });
-  ends.dialed = from.Dial(address, HopOf(wish), After(patience));
+  std::thread accepts([&] { ends.accepted = to.Accept(HopOf(preference), After(timeout)); });
+  ends.dialed = from.Dial(address, HopOf(preference), After(timeout));
   to.Cancel({.term = 5, .number = ends.dialed.ok() ? 0u : 1u});
   accepts.join();
   return ends;
@@ -253,11 +253,11 @@ TEST(UdpSocketTest, WhatTheInterfaceDoesNotTakeIsToldAndTheRestArrives) {
   EXPECT_EQ(came, (std::vector<size_t>{1000, 500}));
 }
 
-TEST(UdpPortTest, StrangersDatagramsChangeNothing) {
+TEST(UdpPortTest, UnauthenticatedPeersDatagramsChangeNothing) {
   auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
   Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);
   ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok());
-  const UdpSocket stranger = *UdpSocket::Open("127.0.0.1:0");
+  const UdpSocket unauthenticated = *UdpSocket::Open("127.0.0.1:0");
   const UdpAddress to = testing::LoopbackUdp(ParseRingAddress(b->address())->udp);
   std::mt19937 random(1);
   UdpBatch batch;
@@ -267,13 +267,13 @@ TEST(UdpPortTest, StrangersDatagramsChangeNothing) {
     for (size_t at = 0; at < size; ++at) room[at] = static_cast<std::byte>(random());
     if (i % 2 == 0) room[0] = std::byte{4}, room[std::min<size_t>(1, size - 1)] = std::byte{1};
     batch.Add(size, to);
-    stranger.Send(batch, [](size_t) {});
+    unauthenticated.Send(batch, [](size_t) {});
     batch.Clear();
   }
   FramesPass(**ends.dialed, **ends.accepted);
   UdpReceiver receiver;
   std::this_thread::sleep_for(milliseconds(50));
-  EXPECT_FALSE(receiver.Receive(stranger, [](std::span<std::byte>, const UdpAddress&) {})) << "nobody answers";
+  EXPECT_FALSE(receiver.Receive(unauthenticated, [](std::span<std::byte>, const UdpAddress&) {})) << "nobody answers";
 }
 
 TEST(UdpPortTest, FramesPassARelayThatLosesAndSwaps) {

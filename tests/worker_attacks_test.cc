@@ -64,8 +64,8 @@ class WorkerAttacks : public WorkerStates {
   }
   Frame Ask(const FrameHeader& header, const std::vector<std::byte>& payload) {
     const ByteSpan parts[] = {payload};
-    EXPECT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
-    auto frame = from_stage().Recv(After(kPatience));
+    EXPECT_TRUE(to_stage().Send(header, parts, After(kTimeout)).ok());
+    auto frame = from_stage().Recv(After(kTimeout));
     EXPECT_TRUE(frame.ok()) << frame.status();
     return frame.ok() ? *std::move(frame) : Frame{};
   }
@@ -121,17 +121,17 @@ TEST_F(WorkerAttacks, NoContentsAreAnIndexUnchecked) {
     EXPECT_THAT(Said(HeaderOf(Step()), Payload(Step(), id)), HasSubstr("the vocabulary has 0-95")) << id;
   }
   EXPECT_THAT(SaidAfter([](SeqRows& s) {
-                s.requests[0] = {.first = 1, .mode = RowMode::kTargets, .touched = {TokenId{kVocab}}};
+                s.requests[0] = {.first = 1, .mode = RowMode::kTargets, .biased = {TokenId{kVocab}}};
               }),
-              HasSubstr("touched id 96"));
+              HasSubstr("biased id 96"));
   EXPECT_THAT(SaidAfter([](SeqRows& s) {
                 s.requests[0] = {.first = 1, .mode = RowMode::kTopK, .k = 1, .mask = {~uint64_t{0}}};
               }),
               HasSubstr("a mask of 1 words"));
 }
 
-// With side inputs, ids travel beside the hidden rows to every stage.
-class SideInputs : public WorkerStates {
+// With per-layer embeddings, ids travel beside the hidden rows to every stage.
+class PerLayerEmbeddings : public WorkerStates {
  protected:
   void SetUp() override {
     model_ = *OpenModel(side_file_.path());
@@ -141,9 +141,9 @@ class SideInputs : public WorkerStates {
   testing::TinyModelFile side_file_{testing::TinyOptions{.arch = "gemma4", .layers = 6, .side = true}};
 };
 
-TEST_F(SideInputs, IdsBesideHiddenRowsAreChecked) {
+TEST_F(PerLayerEmbeddings, IdsBesideHiddenRowsAreChecked) {
   const auto dim = static_cast<size_t>(model_->spec().dim);
-  ASSERT_GT(model_->spec().side_width, 0);
+  ASSERT_GT(model_->spec().per_layer_width, 0);
   const Plan plan{.epoch = E(1),
                   .model_hash = model_->content_hash(),
                   .num_layers = 6,
@@ -157,7 +157,7 @@ TEST_F(SideInputs, IdsBesideHiddenRowsAreChecked) {
                      .sources = {}});
   for (const uint32_t hop : {1u, 2u}) {
     const Hello hello{.epoch = plan.epoch, .hop = hop, .model_hash = plan.model_hash};
-    auto link = hop == 1 ? port_->Dial("", hello, After(kPatience)) : port_->Accept(hello, After(kPatience));
+    auto link = hop == 1 ? port_->Dial("", hello, After(kTimeout)) : port_->Accept(hello, After(kTimeout));
     ASSERT_TRUE(link.ok()) << link.status();
     links_.push_back(*std::move(link));
   }
@@ -173,8 +173,8 @@ TEST_F(SideInputs, IdsBesideHiddenRowsAreChecked) {
     const ByteSpan parts[] = {prefix.bytes(), std::as_bytes(std::span(hidden)), std::as_bytes(std::span(ids))};
     const FrameHeader header{
         .kind = FrameKind::kHidden, .dtype = WireType::kF32, .epoch = plan.epoch, .step = StepId{7}, .rows = 2};
-    EXPECT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
-    const auto frame = from_stage().Recv(After(kPatience));
+    EXPECT_TRUE(to_stage().Send(header, parts, After(kTimeout)).ok());
+    const auto frame = from_stage().Recv(After(kTimeout));
     if (!frame.ok()) return Message(frame.status());
     return frame->header.kind == FrameKind::kAnswer ? "" : DecodeStepError(frame->payload)->message;
   };
@@ -212,7 +212,7 @@ TEST_F(WorkerAttacks, NoSizeOverflows) {
                                  {"KV groups", descriptor + 33},
                                  {"blocks", descriptor + 37},
                                  {"requests", descriptor + 45},
-                                 {"touched ids", descriptor + 66},
+                                 {"biased ids", descriptor + 66},
                                  {"words of the mask", descriptor + 70}}) {
     for (const uint32_t value : {kHuge, kHuge - 2, 0x80000000u, 0x40000000u, 0x20000001u}) {
       std::vector<std::byte> bad = payload;
@@ -251,15 +251,15 @@ TEST_F(WorkerAttacks, NoUnknownTypeOrOperationIsLookedUp) {
 
 // A graph that was kept, run again after its buffers were freed.
 TEST_F(WorkerAttacks, WhatIsGoneIsNotUsed) {
-  const auto asked = [this](const LogitsQuestion& question, uint64_t number) {
+  const auto asked = [this](const FullLogitsRequest& question, uint64_t number) {
     Encoder out;
-    EncodeLogitsQuestion(question, &out);
+    EncodeFullLogitsRequest(question, &out);
     const ByteSpan parts[] = {out.bytes()};
     EXPECT_TRUE(
-        to_stage().Send({.kind = FrameKind::kLogitsQuestion, .epoch = E(number)}, parts, After(kPatience)).ok());
+        to_stage().Send({.kind = FrameKind::kFullLogitsRequest, .epoch = E(number)}, parts, After(kTimeout)).ok());
   };
   const auto answered = [this] {
-    const auto frame = from_stage().Recv(After(kPatience));
+    const auto frame = from_stage().Recv(After(kTimeout));
     EXPECT_TRUE(frame.ok()) << frame.status();
     const auto answer = DecodeLogitsAnswer(frame->payload);
     EXPECT_TRUE(answer.ok()) << answer.status();
@@ -275,14 +275,14 @@ TEST_F(WorkerAttacks, WhatIsGoneIsNotUsed) {
   // A question that is no question, and frames of plans that have gone or never were, are dropped.
   const std::vector<std::byte> cut(3);
   const ByteSpan parts[] = {cut};
-  ASSERT_TRUE(to_stage().Send({.kind = FrameKind::kLogitsQuestion, .epoch = E(1)}, parts, After(kPatience)).ok());
+  ASSERT_TRUE(to_stage().Send({.kind = FrameKind::kFullLogitsRequest, .epoch = E(1)}, parts, After(kTimeout)).ok());
   for (const uint64_t number : {uint64_t{0}, uint64_t{2}, ~uint64_t{0}}) {
     asked({.seq = SeqId{1}, .position = 2}, number);
     FrameHeader header = HeaderOf(Step());
     header.epoch = E(number);
     const std::vector<std::byte> payload = Payload(Step());
     const ByteSpan step[] = {payload};
-    ASSERT_TRUE(to_stage().Send(header, step, After(kPatience)).ok());
+    ASSERT_TRUE(to_stage().Send(header, step, After(kTimeout)).ok());
   }
   EXPECT_EQ(Said(Step()), "") << "the next frame that comes back is the answer to this one";
 }

@@ -25,7 +25,7 @@ class WorkerLife : public testing::WorkerStates {
   }
   // The sentence of a step error; "" for an answer.
   std::string Result() {
-    const auto frame = from_stage().Recv(After(kPatience));
+    const auto frame = from_stage().Recv(After(kTimeout));
     if (!frame.ok()) return "no frame: " + Message(frame.status());
     return frame->header.kind == FrameKind::kAnswer ? "" : DecodeStepError(frame->payload)->message;
   }
@@ -34,7 +34,7 @@ class WorkerLife : public testing::WorkerStates {
   }
   std::string LastWords() {
     auto words = fatal_.get_future();
-    return words.wait_for(kPatience) == std::future_status::ready ? Message(words.get()) : "none";
+    return words.wait_for(kTimeout) == std::future_status::ready ? Message(words.get()) : "none";
   }
   std::promise<Status> fatal_;
 };
@@ -59,7 +59,7 @@ TEST_F(WorkerLife, AnAnswerThatFitsNoFrameIsAStepError) {
 TEST_F(WorkerLife, AStepSaysWhatItCostAndWhetherItWaited) {
   Make({});
   Run(1);
-  const auto header = [this] { return from_stage().Recv(After(kPatience))->header; };
+  const auto header = [this] { return from_stage().Recv(After(kTimeout))->header; };
   std::this_thread::sleep_for(milliseconds(20));  // the stage waits
   SendStep(1, 1, FullLogits(4));
   const FrameHeader first = header();
@@ -96,7 +96,7 @@ TEST_F(WorkerLife, AStageThreadThatEndsSaysItsLastWords) {
   worker_->SetFaultHook([]() -> Status { throw std::logic_error("a bug"); });
   SendStep(1, 1, FullLogits(1));
   EXPECT_EQ(LastWords(), "w: the stage thread ended by an exception: a bug");
-  EXPECT_TRUE(absl::IsUnavailable(from_stage().Recv(After(kPatience)).status())) << "the ring sees it, too";
+  EXPECT_TRUE(absl::IsUnavailable(from_stage().Recv(After(kTimeout)).status())) << "the ring sees it, too";
 }
 
 TEST_F(WorkerLife, ALoaderThreadThatEndsSaysItsLastWords) {
@@ -116,7 +116,7 @@ TEST_F(WorkerDeathTest, WithNobodyToTellTheProcessEnds) {
         Run(1);
         worker_->SetFaultHook([]() -> Status { throw std::logic_error("a bug"); });
         SendStep(1, 1, FullLogits(1));
-        std::this_thread::sleep_for(kPatience);
+        std::this_thread::sleep_for(kTimeout);
       },
       ::testing::ExitedWithCode(1), "w: the stage thread ended by an exception: a bug");
 }
@@ -127,7 +127,7 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
   Run(1);
   for (uint64_t step = 1; step <= 259; ++step)
     SendStep(1, step, FullLogits(1));  // 256 answers lie in the link, one is queued
-  for (const Deadline end = After(kPatience); worker_->stats().steps < 258 && Clock::now() < end;)
+  for (const Deadline end = After(kTimeout); worker_->stats().steps < 258 && Clock::now() < end;)
     std::this_thread::sleep_for(milliseconds(1));
   std::this_thread::sleep_for(milliseconds(20));
   ASSERT_EQ(worker_->stats().steps, 258u) << "its answer waits";
@@ -145,7 +145,7 @@ TEST_F(WorkerLife, ACommitEndsASendThatBeginsAfterIt) {
   Run(1);
   std::atomic<bool> computes{false}, goes_on{false};
   for (uint64_t step = 1; step <= 257; ++step) SendStep(1, step, FullLogits(1));  // their answers fill link and queue
-  for (const Deadline end = After(kPatience); worker_->stats().steps < 257 && Clock::now() < end;)
+  for (const Deadline end = After(kTimeout); worker_->stats().steps < 257 && Clock::now() < end;)
     std::this_thread::sleep_for(milliseconds(1));
   worker_->SetFaultHook([&]() -> Status {
     computes = true;
@@ -210,7 +210,7 @@ TEST_F(WorkerLife, AStopEndsALoaderThatWaitsForItsNeighbours) {
   std::this_thread::sleep_for(milliseconds(50));
   const Deadline asked = Clock::now();
   worker_->Stop();
-  EXPECT_LT(Clock::now() - asked, kPatience);
+  EXPECT_LT(Clock::now() - asked, kTimeout);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST_F(NodeMembershipTest, WithoutOneAnyCoordinatorMayHaveTheWorker) {
   EXPECT_EQ(membership_.received(), 0u);
 }
 
-TEST_F(NodeMembershipTest, TheNextCallTakesUpTheLastCommand) {
+TEST_F(NodeMembershipTest, TheNextCallReattachesToTheLastCommand) {
   Join(5, kCluster);
   membership_.Received(2);
   membership_.Received(1);  // it came again
@@ -42,12 +42,12 @@ TEST_F(NodeMembershipTest, TheNextCallTakesUpTheLastCommand) {
   EXPECT_EQ(membership_.resumes_term(), 0u);
 }
 
-TEST_F(NodeMembershipTest, AnotherClusterIsAStranger) {
+TEST_F(NodeMembershipTest, AnotherClusterIsAUnauthenticatedPeer) {
   Join(5, kCluster);
-  EXPECT_EQ(membership_.Meet(Coordinator(6, kCluster + 1)), Meeting::kStranger);
-  EXPECT_EQ(membership_.Meet(Coordinator(6, 0)), Meeting::kStranger);
+  EXPECT_EQ(membership_.Meet(Coordinator(6, kCluster + 1)), Meeting::kOtherCluster);
+  EXPECT_EQ(membership_.Meet(Coordinator(6, 0)), Meeting::kOtherCluster);
   Join(5, 0);  // its coordinator has no state, so none takes its place
-  EXPECT_EQ(membership_.Meet(Coordinator(6, 0)), Meeting::kStranger);
+  EXPECT_EQ(membership_.Meet(Coordinator(6, 0)), Meeting::kOtherCluster);
 }
 
 TEST_F(NodeMembershipTest, ASuccessorGetsTheStageAndNotTheMembership) {

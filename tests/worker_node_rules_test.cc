@@ -24,10 +24,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr auto kNodePatience = seconds(30);
+constexpr auto kNodeTimeout = seconds(30);
 
-bool Within(std::chrono::nanoseconds patience, const std::function<bool()>& holds) {
-  for (const Deadline end = After(patience); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
+bool Within(std::chrono::nanoseconds timeout, const std::function<bool()>& holds) {
+  for (const Deadline end = After(timeout); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
     if (holds()) return true;
   }
   return holds();
@@ -103,7 +103,7 @@ class OnePlanCoordinator : public v1::Cluster::Service {
 TEST(NodeRulesTest, TheRingListensAtLoopbackOnly) {
   OnePlanCoordinator coordinator;
   coordinator.HangUp();
-  const Deadline end = After(kNodePatience);
+  const Deadline end = After(kNodeTimeout);
   for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
     NodeOptions options{.join = coordinator.address(), .name = "w", .listen = listen};
     const Status status = RunNode(options, [end] { return Clock::now() >= end; });
@@ -121,9 +121,9 @@ TEST(NodeRulesTest, WithoutItsCoordinatorAWorkerKeepsNoPages) {
   std::atomic<bool> stop{false};
   NodeOptions options{.join = coordinator.address(), .name = "w", .listen = "127.0.0.1:0"};
   auto node = std::async(std::launch::async, [&] { return RunNode(options, [&stop] { return stop.load(); }); });
-  EXPECT_TRUE(Within(kNodePatience, [] { return PagePool::Live() > 0; })) << "of the plan that is being prepared";
+  EXPECT_TRUE(Within(kNodeTimeout, [] { return PagePool::Live() > 0; })) << "of the plan that is being prepared";
   coordinator.HangUp();
-  EXPECT_TRUE(Within(kNodePatience, [] { return PagePool::Live() == 0; }));
+  EXPECT_TRUE(Within(kNodeTimeout, [] { return PagePool::Live() == 0; }));
   stop = true;
   EXPECT_TRUE(node.get().ok());
 }
@@ -133,7 +133,7 @@ TEST(NodeRulesTest, AWorkersThreadThatEndsIsTheEndOfTheProcess) {
   OnePlanCoordinator coordinator;
   NodeOptions options{.join = coordinator.address(), .name = "w", .listen = "127.0.0.1:0"};
   options.on_worker = [](Worker& worker) { worker.OnStageThread([] { throw std::logic_error("a bug"); }); };
-  const Deadline end = After(kNodePatience);
+  const Deadline end = After(kNodeTimeout);
   const Status status = RunNode(options, [end] { return Clock::now() >= end; });
   coordinator.HangUp();
   EXPECT_TRUE(absl::IsInternal(status)) << status;

@@ -189,14 +189,14 @@ TEST(NodeTest, ACoordinatorThatDoesNotAnswerAHelloHoldsNoWorker) {
   options.join = coordinator.address();
   options.name = "w";
   std::atomic<bool> over{false}, late{false};
-  std::thread patience([&] {
+  std::thread timeout([&] {
     for (int i = 0; i < 6000 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     late = !over;
     coordinator.LetGo();
   });
   EXPECT_TRUE(RunNode(options, [&] { return coordinator.hung(); }).ok());
   over = true;
-  patience.join();
+  timeout.join();
   EXPECT_FALSE(late);
 }
 

@@ -21,7 +21,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr auto kPatience = seconds(30);
+constexpr auto kTimeout = seconds(30);
 
 std::vector<std::byte> PageOf(const Layer& layer, BlockId page) {
   std::vector<std::byte> out(layer.pages->page_bytes());
@@ -121,7 +121,7 @@ class PagePullerTest : public ::testing::Test {
     EncodePagesHead(pages, &head);
     const std::vector<std::byte> data(pages.ids.size() * pages.page_bytes, std::byte{0x55});
     const ByteSpan parts[] = {head.bytes(), data};
-    ASSERT_TRUE(source_->Send({.kind = FrameKind::kPages}, parts, After(kPatience)).ok());
+    ASSERT_TRUE(source_->Send({.kind = FrameKind::kPages}, parts, After(kTimeout)).ok());
   }
   // A round whose first answers are these.
   StatusOr<uint64_t> Round(const std::vector<Pages>& answers, const std::vector<BlockId>* blocks = nullptr) {
@@ -129,7 +129,7 @@ class PagePullerTest : public ::testing::Test {
     return puller_->Round({}, blocks, milliseconds(200), [] { return false; });
   }
   PullPages Asked() {
-    auto frame = source_->Recv(After(kPatience));
+    auto frame = source_->Recv(After(kTimeout));
     EXPECT_TRUE(frame.ok()) << frame.status();
     return frame.ok() ? *DecodePullPages(frame->payload) : PullPages{};
   }
@@ -167,11 +167,11 @@ TEST_F(PagePullerTest, WhatDoesNotFitIsNotBelieved) {
   EXPECT_THAT(said([](Pages& p) { p.page_bytes += 4; }), HasSubstr("bytes, expected"));
   EXPECT_EQ(said([](Pages& p) { p.ids[0] = 8; }), "") << "a page of a larger cache is forgotten";
   const ByteSpan none[] = {{}};
-  ASSERT_TRUE(source_->Send({.kind = FrameKind::kHidden}, none, After(kPatience)).ok());
+  ASSERT_TRUE(source_->Send({.kind = FrameKind::kHidden}, none, After(kTimeout)).ok());
   EXPECT_THAT(Message(Round({}).status()), HasSubstr("copying pages from w2: a frame of kind 3 came"));
   const std::string why = "the disk is on fire";
   const ByteSpan text[] = {std::as_bytes(std::span(why))};
-  ASSERT_TRUE(source_->Send({.kind = FrameKind::kPullError}, text, After(kPatience)).ok());
+  ASSERT_TRUE(source_->Send({.kind = FrameKind::kPullError}, text, After(kTimeout)).ok());
   EXPECT_THAT(Message(Round({}).status()), HasSubstr("copying pages from w2: the disk is on fire"));
 }
 
@@ -221,7 +221,7 @@ TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundThatStreams) {
     Say(pages);
   }
   int asked = 0;
-  const auto count = puller_->Round({}, nullptr, kPatience, [&asked] { return ++asked > 3; });
+  const auto count = puller_->Round({}, nullptr, kTimeout, [&asked] { return ++asked > 3; });
   EXPECT_TRUE(absl::IsCancelled(count.status())) << count.status();
   EXPECT_EQ(puller_->pages(), 3u);
 }
@@ -233,7 +233,7 @@ TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundWhoseRequestIsHalfSent) {
                                              MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
   const std::vector<BlockId> many(1 << 20, BlockId{1});
   const auto began = Clock::now();
-  const auto count = puller->Round({}, &many, kPatience, [&] { return Clock::now() - began > milliseconds(500); });
+  const auto count = puller->Round({}, &many, kTimeout, [&] { return Clock::now() - began > milliseconds(500); });
   EXPECT_TRUE(absl::IsCancelled(count.status())) << count.status();
   puller.reset();
   EXPECT_LT(Clock::now() - began, seconds(5)) << "it takes 0.6 s";
@@ -242,7 +242,7 @@ TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundWhoseRequestIsHalfSent) {
 class WorkerPages : public testing::WorkerStates {
  protected:
   std::unique_ptr<Link> BulkLink() {
-    auto link = port_->Dial("", {.role = LinkRole::kBulk, .epoch = E(1), .to = "w"}, After(kPatience));
+    auto link = port_->Dial("", {.role = LinkRole::kBulk, .epoch = E(1), .to = "w"}, After(kTimeout));
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
@@ -259,7 +259,7 @@ class WorkerPages : public testing::WorkerStates {
     StepBatch batch;
     for (BlockId b = 0; b < blocks; ++b) batch.seqs.push_back({.seq = SeqId{b + 1}, .row_count = 1, .blocks = {{b}}});
     SendStep(1, 1, batch);
-    ASSERT_EQ(from_stage().Recv(After(kPatience))->header.kind, FrameKind::kAnswer);
+    ASSERT_EQ(from_stage().Recv(After(kTimeout))->header.kind, FrameKind::kAnswer);
   }
 };
 
@@ -290,7 +290,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
   });
   PagePuller puller(BulkLink(), "w", testing::SharedQueue(), {layer}, MemoryCounts{.num_blocks = kBlocks});
   const uint64_t before = worker_->stats().steps;
-  const auto count = puller.Round(E(1), nullptr, kPatience, [] { return false; });
+  const auto count = puller.Round(E(1), nullptr, kTimeout, [] { return false; });
   const uint64_t steps = worker_->stats().steps - before;
   stop = true;
   ring.join();
@@ -300,25 +300,25 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
   EXPECT_LE(steps, 20u) << "four requests of 8 MiB";
 }
 
-// Every stranger that knows the key, or a neighbour that dials again and again, costs a thread.
+// Every unauthenticated peer that knows the key, or a neighbour that dials again and again, costs a thread.
 TEST_F(WorkerPages, BulkLinksAreLimitedInNumber) {
   Run(1);
   std::vector<std::unique_ptr<Link>> links;
   for (int i = 0; i < 32; ++i) links.push_back(BulkLink());
   auto over = BulkLink();
-  EXPECT_TRUE(absl::IsUnavailable(over->Recv(After(kPatience)).status()));
+  EXPECT_TRUE(absl::IsUnavailable(over->Recv(After(kTimeout)).status()));
   auto ask = [](Link& link) {
     Encoder out;
     EncodePullPages({.layer = 0, .max_bytes = kPullBytes}, &out);
     const ByteSpan parts[] = {out.bytes()};
-    EXPECT_TRUE(link.Send({.kind = FrameKind::kPullPages}, parts, After(kPatience)).ok());
-    const auto frame = link.Recv(After(kPatience));
+    EXPECT_TRUE(link.Send({.kind = FrameKind::kPullPages}, parts, After(kTimeout)).ok());
+    const auto frame = link.Recv(After(kTimeout));
     return frame.ok() && frame->header.kind == FrameKind::kPages;
   };
   EXPECT_TRUE(ask(*links[31]));
   // Links that end make room.
   links.clear();
-  for (const Deadline end = After(kPatience); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
+  for (const Deadline end = After(kTimeout); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
     auto link = BulkLink();
     if (absl::IsDeadlineExceeded(link->Recv(After(milliseconds(50))).status())) {
       links.push_back(std::move(link));
@@ -336,8 +336,8 @@ TEST_F(WorkerPages, RequestsThatMakeNoSenseAreAnsweredAsErrors) {
     Encoder out;
     EncodePullPages(request, &out);
     const ByteSpan parts[] = {out.bytes().first(out.size() - cut)};
-    EXPECT_TRUE(link->Send({.kind = kind, .epoch = E(1)}, parts, After(kPatience)).ok());
-    const auto frame = link->Recv(After(kPatience));
+    EXPECT_TRUE(link->Send({.kind = kind, .epoch = E(1)}, parts, After(kTimeout)).ok());
+    const auto frame = link->Recv(After(kTimeout));
     if (!frame.ok()) return Message(frame.status());
     if (frame->header.kind != FrameKind::kPullError) return "";
     return {reinterpret_cast<const char*>(frame->payload.data()), frame->payload.size()};

@@ -105,7 +105,7 @@ TEST_P(Slots, ASnapshotIsTheStateOfItsPosition) {
   stage_->Run({Rows(0, 17, 5)});
   EXPECT_EQ(pool().Header(2).position, 16u);
   EXPECT_EQ(pool().Header(2).snapshot, 77u);
-  // A move brings it along, and a mirror gets it, but no state of a running sequence.
+  // A move brings it along, and a replica gets it, but no state of a running sequence.
   EXPECT_EQ(pool().written(2), 1u);
   EXPECT_EQ(pool().full(2), 1u);
   EXPECT_EQ(pool().full(0), 0u);

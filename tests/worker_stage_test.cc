@@ -32,7 +32,7 @@ class StageRefuses : public ::testing::Test {
   std::string After(Change change, size_t bytes = 3 * sizeof(TokenId)) {
     StepBatch batch;
     batch.seqs.push_back({.seq = SeqId{7}, .first_position = 14, .row_count = 3, .blocks = {{5, 23}}});
-    batch.seqs[0].requests.push_back({.first = 2, .mode = RowMode::kTopK, .k = 4, .touched = {1, kVocab - 1}});
+    batch.seqs[0].requests.push_back({.first = 2, .mode = RowMode::kTopK, .k = 4, .biased = {1, kVocab - 1}});
     batch.seqs[0].requests[0].mask.assign((kVocab + 63) / 64, ~uint64_t{0});
     std::vector<TokenId> ids{1, 2, static_cast<TokenId>(kVocab) - 1};
     change(batch.seqs[0], ids);
@@ -61,7 +61,7 @@ TEST_F(StageRefuses, WhatLiesOutOfItsBounds) {
   EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0] = {}; }), HasSubstr("0 blocks for 17 positions, expected 2"));
   EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0][1] = 24; }), HasSubstr("block 24, this stage has 0-23"));
   EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0][0] = kNoBlock; }), HasSubstr("this stage has 0-23"));
-  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].touched = {1, kVocab}; }), HasSubstr("touched id 96"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].biased = {1, kVocab}; }), HasSubstr("biased id 96"));
   EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].mask.pop_back(); }),
               HasSubstr("a mask of 1 words, expected 2"));
   EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].mask.push_back(1); }), HasSubstr("a mask of 3 words"));
@@ -74,7 +74,7 @@ TEST_F(StageRefuses, WhatLiesOutOfItsBounds) {
 RowRequest TopK(uint32_t first) { return {.first = first, .mode = RowMode::kTopK, .k = 3}; }
 RowRequest Full(uint32_t first) { return {.first = first, .mode = RowMode::kFullLogits}; }
 
-std::vector<float> Question(OneStage& stage, const LogitsQuestion& question) {
+std::vector<float> Question(OneStage& stage, const FullLogitsRequest& question) {
   return stage.stage().Answer(question).logits;
 }
 
@@ -211,9 +211,9 @@ TEST(StageAnswers, LogprobsAreOfAllIds) {
                                          {.mode = RowMode::kArgmax, .mask = mask, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 20, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 4, .logprobs = 9},
-                                         {.mode = RowMode::kTopK, .k = 20, .touched = {best}, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .biased = {best}, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 20, .mask = mask, .logprobs = 9},
-                                         {.mode = RowMode::kTargets, .touched = {best, kVocab - 1}, .logprobs = 9}};
+                                         {.mode = RowMode::kTargets, .biased = {best, kVocab - 1}, .logprobs = 9}};
   for (size_t i = 0; i < requests.size(); ++i) {
     const RowAnswer row = answer(requests[i]);
     EXPECT_EQ(row.best, full.best) << i;

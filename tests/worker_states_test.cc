@@ -326,7 +326,7 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     // The next coordinator finds the weights.
     ++term_;
     Prepare(3);
-    auto event = events_.Pop(After(kPatience));
+    auto event = events_.Pop(After(kTimeout));
     ASSERT_TRUE(event.has_value());
     const auto* progress = std::get_if<StageProgress>(&event->what);
     ASSERT_TRUE(progress != nullptr);
@@ -358,7 +358,7 @@ TEST_F(WorkerStates, KeptWeightsThatThePlanDoesNotNeedGo) {
   Prepare(3);
   uint64_t loaded = 0;
   for (;;) {
-    const auto event = events_.Pop(After(kPatience));
+    const auto event = events_.Pop(After(kTimeout));
     ASSERT_TRUE(event.has_value());
     const auto* progress = std::get_if<StageProgress>(&event->what);
     if (progress == nullptr) break;

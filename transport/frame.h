@@ -15,22 +15,22 @@ namespace gyre {
 // The numbers never change.
 enum class FrameKind : uint16_t {
   kHello = 1,
-  kTokens = 2,          // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
-  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim] of dtype, for a
-                        // model with side inputs then int32 ids [rows]
-  kAnswer = 4,          // payload: StepAnswer
-  kStepError = 5,       // payload: StepError
-  kLogitsQuestion = 6,  // payload: LogitsQuestion
-  kLogitsAnswer = 7,    // payload: LogitsAnswer
-  kPullPages = 8,       // payload: PullPages (docs/wire.md, bulk links)
-  kPages = 9,           // payload: Pages
-  kPullError = 10,      // payload: text
-  kPullPiece = 11,      // payload: PullPiece (transport/pieces.h)
-  kPiece = 12,          // payload: u32 piece, then its bytes
-  kNoPiece = 13,        // payload: u32 piece, then text
-  kProbe = 14,          // payload: u32 bytes that the answer shall have (transport/probe.h)
-  kProbed = 15,         // payload: so many bytes
-  kMasks = 16,          // payload: masks (base/mask_codec.h)
+  kTokens = 2,             // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
+  kHidden = 3,             // payload: u32 descriptor length, StepBatch, then activations [rows][dim] of dtype, for a
+                           // model with per-layer embeddings then int32 ids [rows]
+  kAnswer = 4,             // payload: StepAnswer
+  kStepError = 5,          // payload: StepError
+  kFullLogitsRequest = 6,  // payload: FullLogitsRequest
+  kLogitsAnswer = 7,       // payload: LogitsAnswer
+  kPullPages = 8,          // payload: PullPages (docs/wire.md, bulk links)
+  kPages = 9,              // payload: Pages
+  kPullError = 10,         // payload: text
+  kPullPiece = 11,         // payload: PullPiece (transport/pieces.h)
+  kPiece = 12,             // payload: u32 piece, then its bytes
+  kNoPiece = 13,           // payload: u32 piece, then text
+  kProbe = 14,             // payload: u32 bytes that the answer shall have (transport/probe.h)
+  kProbed = 15,            // payload: so many bytes
+  kMasks = 16,             // payload: masks (base/mask_codec.h)
 };
 
 inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory

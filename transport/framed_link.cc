@@ -13,7 +13,7 @@ namespace {
 // Memory for a payload is allocated as its bytes come in, not by its announced size.
 constexpr size_t kFirstPayload = 1 << 20;
 // A frame that has begun gets at least this time to be finished, however short the sender's deadline is.
-constexpr auto kLeastPatience = std::chrono::seconds(10);
+constexpr auto kLeastIdleTimeout = std::chrono::seconds(10);
 constexpr size_t kMaxParts = 64;  // of one Write
 
 class FramedLink : public Link {
@@ -133,9 +133,9 @@ Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Dea
   Rest rest(head, parts);
   bool started = false;
   // The limit of silence holds within a frame; without one it is the time that the caller gave for the beginning.
-  Duration patience = options_.silence;
-  if (patience == Duration::max() && deadline != kNoDeadline) {
-    patience = std::max<Duration>(deadline - Clock::now(), kLeastPatience);
+  Duration idle_timeout = options_.silence;
+  if (idle_timeout == Duration::max() && deadline != kNoDeadline) {
+    idle_timeout = std::max<Duration>(deadline - Clock::now(), kLeastIdleTimeout);
   }
   Deadline until = deadline;
   for (;;) {
@@ -149,7 +149,7 @@ Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Dea
       if (!sent.ok()) return Broken(sent.status());
       if (*sent > 0) {
         started = true;
-        until = patience == Duration::max() ? kNoDeadline : After(patience);
+        until = idle_timeout == Duration::max() ? kNoDeadline : After(idle_timeout);
         rest.Drop(*sent);
         continue;
       }

@@ -9,7 +9,7 @@ void EncodePullPages(const PullPages& r, Encoder* out) {
   out->Put(r.max_bytes);
   out->PutVector(std::span<const BlockId>(r.check));
   out->Put(static_cast<uint8_t>(r.kind));
-  out->Put(r.mirror);
+  out->Put(r.replica);
   out->Put(r.pool);
   out->Put(static_cast<uint8_t>(r.only ? 1 : 0));
 }
@@ -23,11 +23,11 @@ StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
   r.max_bytes = in.Get<uint32_t>();
   in.GetVector(&r.check);
   const auto kind = in.Get<uint8_t>();
-  r.mirror = in.Get<uint64_t>();
+  r.replica = in.Get<uint64_t>();
   r.pool = in.Get<uint64_t>();
   r.only = in.Get<uint8_t>() != 0;
   if (!in.Done()) return DataLoss("a request for pages of {} bytes has a wrong length", payload.size());
-  if (kind > static_cast<uint8_t>(PullKind::kMirrored)) return DataLoss("a request for pages of kind {}", kind);
+  if (kind > static_cast<uint8_t>(PullKind::kReplicated)) return DataLoss("a request for pages of kind {}", kind);
   r.kind = static_cast<PullKind>(kind);
   return r;
 }

@@ -18,9 +18,9 @@ inline constexpr BlockId kMoreFollows = kNoBlock - 1;
 
 // The pages of a layer that a request asks for, and the stamps that `since` is compared with.
 enum class PullKind : uint8_t {
-  kWritten,   // of the running stage, by when they were last written
-  kFull,      // likewise, by when they became full: for a mirror (docs/faults.md)
-  kMirrored,  // of the mirror that the source holds of another member's layer
+  kWritten,     // of the running stage, by when they were last written
+  kFull,        // likewise, by when they became full: for a replica (docs/faults.md)
+  kReplicated,  // of the replica that the source holds of another member's layer
 };
 
 // Asks for the pages of one layer, from page number `from` on, that were stamped after step `since`.
@@ -31,8 +31,8 @@ struct PullPages {
   uint32_t max_bytes = 0;
   std::vector<BlockId> check;  // pages whose stamps are asked for, copied or not
   PullKind kind = PullKind::kWritten;
-  uint64_t mirror = 0;  // kMirrored: the number of the plan that it is of
-  uint64_t pool = 0;    // kFull: `since` is a stamp of this pool (Pages::pool), and else counts as 0
+  uint64_t replica = 0;  // kReplicated: the number of the plan that it is of
+  uint64_t pool = 0;     // kFull: `since` is a stamp of this pool (Pages::pool), and else counts as 0
   // Only pages of `check` are asked for, in their order; `from` and Pages::next are places in it.
   bool only = false;
   bool operator==(const PullPages&) const = default;
@@ -46,7 +46,7 @@ struct Pages {
   std::vector<BlockId> ids;
   std::vector<uint64_t> written;  // of ids
   std::vector<uint64_t> checked;  // of PullPages::check
-  // kFull: the last step of the plan that came at the source. kMirrored: no page of it was written after this step.
+  // kFull: the last step of the plan that came at the source. kReplicated: no page of it was written after this step.
   uint64_t ring_step = 0;
   uint64_t pool = 0;                // kFull: the number of the layer's pool, which no other pool has
   std::span<const std::byte> data;  // [ids][page_bytes], into the payload

@@ -9,11 +9,11 @@ namespace gyre {
 namespace {
 
 // Asks for `bytes` bytes, and returns the time that they took.
-StatusOr<Duration> Ask(Link& link, Epoch epoch, uint32_t bytes, Duration patience) {
+StatusOr<Duration> Ask(Link& link, Epoch epoch, uint32_t bytes, Duration timeout) {
   Encoder request;
   request.Put(bytes);
   const ByteSpan parts[] = {request.bytes()};
-  const Deadline asked = Clock::now(), deadline = asked + patience;
+  const Deadline asked = Clock::now(), deadline = asked + timeout;
   GYRE_RETURN_IF_ERROR(link.Send({.kind = FrameKind::kProbe, .epoch = epoch}, parts, deadline));
   GYRE_ASSIGN_OR_RETURN(const Frame frame, link.Recv(deadline));
   if (frame.header.kind != FrameKind::kProbed || frame.payload.size() != bytes) {
@@ -27,7 +27,7 @@ Status Measure(Link& link, Epoch epoch, const ProbeLimits& limits, LinkSpeed* sp
   Duration shortest = Duration::max();
   const Deadline end = After(limits.time);
   for (int i = 0; i < limits.round_trips && (i == 0 || Clock::now() < end); ++i) {
-    GYRE_ASSIGN_OR_RETURN(const Duration took, Ask(link, epoch, 0, limits.patience));
+    GYRE_ASSIGN_OR_RETURN(const Duration took, Ask(link, epoch, 0, limits.timeout));
     shortest = std::min(shortest, took);
   }
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(shortest).count();
@@ -35,7 +35,7 @@ Status Measure(Link& link, Epoch epoch, const ProbeLimits& limits, LinkSpeed* sp
   // The frames get larger and larger: the last one is least affected by the round trip and by a slow start.
   uint64_t bytes = 0;
   for (uint32_t ask = 16 << 10; bytes + ask <= limits.bytes; ask = std::min(2 * ask, kMaxProbeBytes)) {
-    GYRE_ASSIGN_OR_RETURN(const Duration took, Ask(link, epoch, ask, limits.patience));
+    GYRE_ASSIGN_OR_RETURN(const Duration took, Ask(link, epoch, ask, limits.timeout));
     bytes += ask;
     const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
     const double sending = std::max(seconds(took - shortest), seconds(took) / 2);
@@ -49,7 +49,7 @@ Status Measure(Link& link, Epoch epoch, const ProbeLimits& limits, LinkSpeed* sp
 
 LinkSpeed ProbeLink(RingPort& port, const std::string& address, const Hello& hello, const ProbeLimits& limits) {
   LinkSpeed speed{.to = hello.to, .failure = ""};
-  const StatusOr<std::unique_ptr<Link>> link = port.Dial(address, hello, After(limits.patience));
+  const StatusOr<std::unique_ptr<Link>> link = port.Dial(address, hello, After(limits.timeout));
   Status status = link.status();
   if (status.ok()) {
     status = Measure(**link, hello.epoch, limits, &speed);

@@ -1,4 +1,4 @@
-// Limits on costly actions of strangers: buckets of tokens, one for all and one for each address. Pure.
+// Limits on costly actions of unauthenticated peers: buckets of tokens, one for all and one for each address. Pure.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,8 @@ class AddressBudget {
   // Whether the host may act once more now; then it is counted. At most as many hosts are remembered as can come
   // within the time in which a host's bucket fills.
   bool Take(const std::string& host, Deadline now);
-  // Marks a host from which a member came: it no longer shares the budget of strangers. Keeps the last kTrusted hosts.
+  // Marks a host from which a member came: it no longer shares the budget of unauthenticated peers. Keeps the last
+  // kTrusted hosts.
   void Trust(const std::string& host);
   size_t hosts() const { return hosts_.size(); }
 

@@ -140,7 +140,7 @@ void Port::OnHello(Connection connection, Hello hello) {
   }
   if (hello.role == LinkRole::kWeights) {
     const std::optional<RingKey> key = handlers_.weights_key();
-    // It has not heard its coordinator's welcome yet. The peer, which has, tries again soon and is no stranger.
+    // It has not heard its coordinator's welcome yet. The peer, which has, tries again soon and is not unauthenticated.
     if (!key) return;
     if (!Proves(hello, *key)) {
       Refused(caller, "its hello for weights has a wrong key");

@@ -20,7 +20,8 @@ Status GivenUp() { return absl::CancelledError("the plan was given up"); }
 }  // namespace
 
 StatusOr<Greeted> TcpGreeter::Greet(const std::string& to, const Hello& hello, Deadline deadline) const {
-  // A flood of strangers may have closed the connection before its hello was read, so the dialer tries again.
+  // A flood of unauthenticated peers may have closed the connection before its hello was read, so the dialer tries
+  // again.
   const Deadline last_try = std::min(deadline, After(kDialAgain));
   bool reached = false;
   StatusOr<Connected> connected = ConnectOnce(to, hello, deadline, &reached);

@@ -122,14 +122,14 @@ void UdpCore::OnPacketLost(uint64_t number, SentPacket& p) {
 
 void UdpCore::FindLost() {
   loss_at_ = kNoDeadline;
-  const Duration patience = TimeThreshold();
+  const Duration threshold = TimeThreshold();
   for (uint64_t n = first_number_; n < largest_acked_ && n < next_number_; ++n) {
     SentPacket& p = *Find(n);
     if (p.state != PacketState::kInFlight) continue;
-    if (largest_acked_ - n >= packet_threshold_ || p.at + patience <= now_) {
+    if (largest_acked_ - n >= packet_threshold_ || p.at + threshold <= now_) {
       OnPacketLost(n, p);
     } else {
-      loss_at_ = std::min(loss_at_, p.at + patience);
+      loss_at_ = std::min(loss_at_, p.at + threshold);
     }
   }
 }
@@ -163,8 +163,8 @@ void UdpCore::OnRoundTrip(Duration sample, Duration peer_delay) {
 
 Duration UdpCore::TimeThreshold() const {
   const Duration trip = std::max(round_trip_.value_or(kFirstRoundTrip), latest_);
-  const auto patience = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(trip) * time_factor_);
-  return std::max<Duration>(patience, kGranularity);
+  const auto threshold = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(trip) * time_factor_);
+  return std::max<Duration>(threshold, kGranularity);
 }
 
 Duration UdpCore::ProbeTimeout() const {

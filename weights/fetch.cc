@@ -11,8 +11,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kDialPatience = std::chrono::seconds(5);
-constexpr auto kSendPatience = std::chrono::seconds(30);
+constexpr auto kDialTimeout = std::chrono::seconds(5);
+constexpr auto kSendTimeout = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -71,7 +71,7 @@ void Fetch::Run(SourceId source, FetchLinkId id) {
                       .from = options_.from,
                       .to = sources_[source].name,
                       .transport = options_.transport};
-    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(sources_[source].address, hello, After(kDialPatience));
+    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(sources_[source].address, hello, After(kDialTimeout));
     Status status = link.status();
     if (link.ok()) {
       {
@@ -128,7 +128,7 @@ Status Fetch::Pull(Link& link, SourceId source, FetchLinkId id) {
       EncodePullPiece({.root = store_->manifest().root, .piece = piece}, &request);
       const ByteSpan parts[] = {request.bytes()};
       GYRE_RETURN_IF_ERROR(
-          link.Send({.kind = FrameKind::kPullPiece, .epoch = kWeightsEpoch}, parts, After(kSendPatience)));
+          link.Send({.kind = FrameKind::kPullPiece, .epoch = kWeightsEpoch}, parts, After(kSendTimeout)));
       owed.push_back(piece);
     }
     StatusOr<Frame> frame = link.Recv(After(milliseconds(100)));

@@ -11,7 +11,7 @@ namespace gyre {
 namespace {
 
 constexpr auto kIdle = std::chrono::minutes(2);
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kTimeout = std::chrono::seconds(60);
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void PieceServer::WaitForTurn(uint64_t bytes) {
 }
 
 Status PieceServer::Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer) {
-  if (frame.header.kind == FrameKind::kProbe) return AnswerProbe(link, frame, After(kPatience));
+  if (frame.header.kind == FrameKind::kProbe) return AnswerProbe(link, frame, After(kTimeout));
   if (frame.header.kind != FrameKind::kPullPiece) {
     return DataLoss("a frame of kind {} came, expected a request for a piece", static_cast<int>(frame.header.kind));
   }
@@ -95,12 +95,12 @@ Status PieceServer::Answer(Link& link, const Frame& frame, std::vector<std::byte
   FrameHeader header{.kind = why.empty() ? FrameKind::kPiece : FrameKind::kNoPiece, .epoch = frame.header.epoch};
   if (!why.empty()) {
     const ByteSpan parts[] = {head.bytes(), std::as_bytes(std::span(why))};
-    return link.Send(header, parts, After(kPatience));
+    return link.Send(header, parts, After(kTimeout));
   }
   WaitForTurn(buffer->size());
   if (flip_) (*buffer)[0] ^= std::byte{1};
   const ByteSpan parts[] = {head.bytes(), *buffer};
-  GYRE_RETURN_IF_ERROR(link.Send(header, parts, After(kPatience)));
+  GYRE_RETURN_IF_ERROR(link.Send(header, parts, After(kTimeout)));
   bytes_sent_ += buffer->size();
   return absl::OkStatus();
 }

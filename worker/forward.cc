@@ -375,17 +375,17 @@ void Forward::AddShared(const Layer& layer, const ExpertSpec& spec, const RowPla
 }
 
 void Forward::SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
-                        const WeightView& side_tokens) {
-  side_width_ = side_tokens.k;
+                        const WeightView& per_layer_tokens) {
+  per_layer_width_ = per_layer_tokens.k;
   host_embedded_.resize(ids.size() * dim_);
-  host_side_tokens_.resize(ids.size() * side_width_);
+  host_per_layer_tokens_.resize(ids.size() * per_layer_width_);
   for (size_t r = 0; r < ids.size(); ++r) {
     DequantizeRow(embedding, static_cast<size_t>(ids[r]), &host_embedded_[r * dim_]);
-    DequantizeRow(side_tokens, static_cast<size_t>(ids[r]), &host_side_tokens_[r * side_width_]);
+    DequantizeRow(per_layer_tokens, static_cast<size_t>(ids[r]), &host_per_layer_tokens_[r * per_layer_width_]);
   }
   for (float& v : host_embedded_) v *= scale;
   embedded_ = backend_.Upload(std::span<const float>(host_embedded_));
-  side_tokens_ = backend_.Upload(std::span<const float>(host_side_tokens_));
+  per_layer_tokens_ = backend_.Upload(std::span<const float>(host_per_layer_tokens_));
 }
 
 // side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); x += norm(W'' (gelu(W' x) * side))
@@ -393,16 +393,16 @@ void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
   const size_t rows = places.count(), width = static_cast<size_t>(layer.spec.side.width),
                first = static_cast<size_t>(layer.spec.side.number) * width;
   float* gathered = Room(gathered_, rows * dim_);
-  float* side = Room(side_, rows * width);
+  float* side = Room(per_layer_, rows * width);
   backend_.GatherRows(embedded_.data(), dim_, places.numbers(), dim_, gathered);
   Multiply(gathered, places.runs(), {{layer.matrix(Slot::kSideModel), side}});
   backend_.Scale(side, rows * width, static_cast<float>(1 / std::sqrt(static_cast<double>(dim_))));
   backend_.RmsNorm(side, rows, width, layer.vector(Slot::kSideModelNorm), layer.spec.norm_eps, side);
-  float* token = Room(side_token_, rows * width);
-  backend_.GatherRows(side_tokens_.data() + first, side_width_, places.numbers(), width, token);
+  float* token = Room(per_layer_token_, rows * width);
+  backend_.GatherRows(per_layer_tokens_.data() + first, per_layer_width_, places.numbers(), width, token);
   backend_.AddScaled(side, token, rows * width, static_cast<float>(std::sqrt(static_cast<double>(width))));
   backend_.Scale(side, rows * width, static_cast<float>(std::sqrt(0.5)));
-  float* gate = Room(side_gate_, rows * width);
+  float* gate = Room(per_layer_gate_, rows * width);
   float* made = Room(result_, rows * dim_);
   Multiply(x, places.runs(), {{layer.matrix(Slot::kSideGate), gate}});
   backend_.GatedActivation(gate, side, rows * width, Activation::kGeluTanh, gate);

@@ -96,9 +96,10 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // Sets the source of side inputs for a step's rows: their tokens, on the host, and the model's tables, whose
+  // Sets the source of per-layer embeddings for a step's rows: their tokens, on the host, and the model's tables, whose
   // rows are read in the file's own type.
-  void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale, const WeightView& side_tokens);
+  void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
+                 const WeightView& per_layer_tokens);
   // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
   // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
@@ -149,7 +150,7 @@ class Forward {
   void DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
                           float* out);
   void Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
-  // x [rows of places][dim] += the layer's piece of the side input, gated by x.
+  // x [rows of places][dim] += the layer's piece of the per-layer embedding, gated by x.
   void AddSide(const Layer& layer, const RowPlaces& places, float* x);
   float* Room(DeviceBuffer<float>& buffer, size_t n) { return buffer.EnsureCapacity(backend_.device(), n); }
   // Leaves the logit rows of x [rows][width] at its front.
@@ -171,11 +172,11 @@ class Forward {
   std::vector<StateRun> states_;  // of the layer that is computed
   DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
   DeviceBuffer<uint32_t> experts_;
-  // Set by SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
-  std::vector<float> host_embedded_, host_side_tokens_;
-  std::span<const float> embedded_, side_tokens_;  // on the device
-  DeviceBuffer<float> gathered_, side_token_, side_, side_gate_;
-  size_t side_width_ = 0;
+  // Set by SetTokens: embeddings [row][dim], and the tokens' parts of all per-layer embeddings [row][side width].
+  std::vector<float> host_embedded_, host_per_layer_tokens_;
+  std::span<const float> embedded_, per_layer_tokens_;  // on the device
+  DeviceBuffer<float> gathered_, per_layer_token_, per_layer_, per_layer_gate_;
+  size_t per_layer_width_ = 0;
   std::vector<Backend::Ffn> mixture_;
   std::vector<Backend::RowRun> mixture_runs_;
   std::vector<Backend::Product> products_;  // scratch of Multiply

@@ -136,7 +136,7 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
                       .value_heads = heads,
                       .key_dim = head,
                       .value_dim = head,
-                      .dealt = !spec.consecutive,
+                      .interleaved = !spec.consecutive,
                       .delta = true,
                       .key_norm_eps = 1e-6f,
                       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head))),

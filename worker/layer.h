@@ -102,8 +102,8 @@ class PagePool {
   uint32_t num_blocks_ = 0;
   DeviceMemory memory_;
   std::vector<uint64_t> written_, full_;
-  // Full pages by their stamps: before each of them the one that was stamped before it, and after it likewise. Behind
-  // the last page stands the list's end.
+  // A doubly linked list of the full pages in the order of their stamps: each page's predecessor and successor. The
+  // entry behind the last page is the list's sentinel.
   std::vector<BlockId> before_, after_;
   uint64_t number_ = 0;
   std::vector<SlotHeader> headers_;

@@ -54,12 +54,12 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 }
 
 PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue,
-                       std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts, uint64_t mirror)
+                       std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts, uint64_t replica)
     : link_(MakeQueuedLink(std::move(link))),
       source_(std::move(source)),
       queue_(queue),
       counts_(counts),
-      mirror_(mirror) {
+      replica_(replica) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -96,8 +96,8 @@ Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, bool only, Duration
                     .since = c.since,
                     .max_bytes = kPullBytes,
                     .check = {},
-                    .kind = mirror_ != 0 ? PullKind::kMirrored : PullKind::kWritten,
-                    .mirror = mirror_,
+                    .kind = replica_ != 0 ? PullKind::kReplicated : PullKind::kWritten,
+                    .replica = replica_,
                     .only = only};
   if (!c.started || only) request.check = c.live;
   return AskForPages(*link_, epoch, request, silence);
@@ -121,11 +121,11 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
     const BlockId b = p.ids[i];
     if (b >= pool.num_blocks()) continue;  // of a larger cache, which is forgotten when the plan commits
     pool.Write(b, p.data.data() + i * p.page_bytes, queue_);
-    // By the same count, as all members have the ring's steps. A mirror's own stamps are none.
-    const uint64_t written = std::max<uint64_t>(1, mirror_ != 0 ? p.ring_step : p.written[i]);
+    // By the same count, as all members have the ring's steps. A replica's own stamps are none.
+    const uint64_t written = std::max<uint64_t>(1, replica_ != 0 ? p.ring_step : p.written[i]);
     last_written_ = std::max(last_written_, written);
     pool.Stamp(b, written);
-    pool.StampFull(b, 1);  // it may not be full yet: then it comes to a mirror again
+    pool.StampFull(b, 1);  // it may not be full yet: then it comes to a replica again
     c.written[b] = p.written[i];
   }
   queue_.Finish();
@@ -186,10 +186,10 @@ StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* bl
   return count;
 }
 
-StatusOr<std::vector<BlockId>> PagePuller::Recall(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
-                                                  const std::function<bool()>& cancelled) {
+StatusOr<std::vector<BlockId>> PagePuller::Restore(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
+                                                   const std::function<bool()>& cancelled) {
   const StatusOr<uint64_t> count = TryRound(epoch, &units, true, silence, cancelled);
-  if (!count.ok()) return Annotate(count.status(), fmt::format("recalling pages from {}", source_));
+  if (!count.ok()) return Annotate(count.status(), fmt::format("restoring pages from {}", source_));
   std::set<BlockId> lacks;
   for (const auto& [index, c] : layers_) {
     if (c.live.empty()) continue;

@@ -44,9 +44,9 @@ StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const 
 class PagePuller {
  public:
   // `source`: the worker's name, for messages. `queue`: brings the pages to the device; outlives it. Lists of blocks
-  // are numbered as MemoryCounts says. `mirror`: not 0: the pages come from the source's mirror of this plan.
+  // are numbered as MemoryCounts says. `replica`: not 0: the pages come from the source's replica of this plan.
   PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue, std::vector<std::shared_ptr<Layer>> layers,
-             const MemoryCounts& counts, uint64_t mirror = 0);
+             const MemoryCounts& counts, uint64_t replica = 0);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
   // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
@@ -56,8 +56,8 @@ class PagePuller {
                            const std::function<bool()>& cancelled);
   // In place of rounds: only the pages of these units, in their order. Returns those that the source lacks, rising.
   // Errors as for a round; then it is of no more use.
-  StatusOr<std::vector<BlockId>> Recall(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
-                                        const std::function<bool()>& cancelled);
+  StatusOr<std::vector<BlockId>> Restore(Epoch epoch, const std::vector<BlockId>& units, Duration silence,
+                                         const std::function<bool()>& cancelled);
   uint64_t pages() const { return pages_; }
   uint64_t bytes() const { return bytes_; }
   // No page that came was written after this step of the source.
@@ -86,7 +86,7 @@ class PagePuller {
   const std::string source_;
   Backend& queue_;
   const MemoryCounts counts_;
-  const uint64_t mirror_;
+  const uint64_t replica_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0, last_written_ = 0;
 };

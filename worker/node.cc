@@ -132,7 +132,7 @@ void Node::EndSession() {
 bool Node::MayJoin(const ClusterFacts& facts) {
   switch (membership_.Meet(facts)) {
     case NodeMembership::Meeting::kMayJoin: break;
-    case NodeMembership::Meeting::kStranger: EndSession(); break;
+    case NodeMembership::Meeting::kOtherCluster: EndSession(); break;
     case NodeMembership::Meeting::kSuccessor:
       told_replaced_ = false;
       if (membership_.AwaitSuccessor()) worker_.get()->AwaitTakeover();
@@ -280,7 +280,7 @@ WorkerHello Node::MakeHello() {
           .isa = options_.device->isa(),
           .threads = static_cast<uint32_t>(options_.threads),
           .memory = Memory(),
-          .wish = options_.wish,
+          .preference = options_.preference,
           .version = options_.version,
           .wire_types = options_.wire_types,
           .prefill_matches_decode = options_.device->prefill_matches_decode(),

@@ -33,12 +33,12 @@ struct NodeOptions {
   OpenOptions open;
   std::string name;    // "" = its identity's, or the host's
   std::string listen;  // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
-  std::optional<LayerRange> wish;
+  std::optional<LayerRange> preference;
   std::shared_ptr<Device> device = MakeCpuDevice(Isa::kRef, 1);
   int threads = 1;                           // WorkerOptions::threads
   uint64_t memory = 0;                       // 0 = what the machine has free without this process
   WireTypes wire_types = kAllActivations;    // that it takes part with
-  Transport transport = Transport::kAuto;    // its wish for links
+  Transport transport = Transport::kAuto;    // its preference for links
   bool insecure = false;                     // may listen at an address that is not loopback
   std::shared_ptr<IdentityFolder> identity;  // for TLS, and for its name; null = without
   std::string version;

@@ -15,7 +15,7 @@ constexpr auto kKeepStage = std::chrono::seconds(5);
 NodeMembership::Meeting NodeMembership::Meet(const ClusterFacts& facts) {
   cluster_ = facts.cluster_id;
   if (!current_ || current_->term == facts.term) return Meeting::kMayJoin;
-  if (current_->cluster == 0 || current_->cluster != facts.cluster_id) return Meeting::kStranger;
+  if (current_->cluster == 0 || current_->cluster != facts.cluster_id) return Meeting::kOtherCluster;
   return facts.term < current_->term ? Meeting::kReplaced : Meeting::kSuccessor;
 }
 

@@ -14,10 +14,10 @@ class NodeMembership {
  public:
   // What a coordinator that was found is to this worker.
   enum class Meeting {
-    kMayJoin,    // there is no membership, or it is this coordinator's
-    kStranger,   // the membership must End: what the coordinator before gave it goes
-    kSuccessor,  // it takes the place of the one before in the same cluster, and gets the stage
-    kReplaced,   // another one, whose member this worker is, has taken its place
+    kMayJoin,       // there is no membership, or it is this coordinator's
+    kOtherCluster,  // the membership must End: what the coordinator before gave it goes
+    kSuccessor,     // it takes the place of the one before in the same cluster, and gets the stage
+    kReplaced,      // another one, whose member this worker is, has taken its place
   };
   Meeting Meet(const ClusterFacts& facts);
   // The coordinator that was met last has welcomed this worker as a new member.
@@ -37,7 +37,7 @@ class NodeMembership {
   // Whether its stage is kept for a successor.
   bool awaits_successor() const { return current_ && current_->awaits_successor; }
   uint64_t term() const { return current_ ? current_->term : 0; }
-  // What the next hello takes up again: the membership's term, and the number of the last command. 0: nothing.
+  // What the next hello reattaches to: the membership's term, and the number of the last command. 0: nothing.
   uint64_t resumes_term() const { return Resumes() ? current_->term : 0; }
   uint64_t received() const { return Resumes() ? current_->received : 0; }
 

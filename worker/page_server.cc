@@ -67,8 +67,8 @@ StatusOr<std::shared_ptr<PageExport>> PageServer::Post(const Frame& frame, const
   e->epoch = frame.header.epoch;
   GYRE_ASSIGN_OR_RETURN(e->request, DecodePullPages(frame.payload));
   if (!peer.empty()) GYRE_RETURN_IF_ERROR(calls_.check(peer, e->epoch, e->request));
-  if (e->request.kind == PullKind::kMirrored) {
-    e->done.set_value(CatchExhausted([&] { return calls_.read_mirror(*e); }));
+  if (e->request.kind == PullKind::kReplicated) {
+    e->done.set_value(CatchExhausted([&] { return calls_.read_replica(*e); }));
     return e;
   }
   calls_.post([read = calls_.read, e] { e->done.set_value(CatchExhausted([&] { return read(*e); })); });

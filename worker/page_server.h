@@ -36,8 +36,8 @@ struct PageServerCalls {
   std::function<void(std::function<void()> job)> post;
   // Fills `answers`; on the stage's thread. An error is the answer to the request.
   std::function<Status(PageExport&)> read;
-  // The same from the mirror; on the link's thread.
-  std::function<Status(PageExport&)> read_mirror;
+  // The same from the replica; on the link's thread.
+  std::function<Status(PageExport&)> read_replica;
   // Whether the member may have these pages by the plan. Any thread.
   std::function<Status(const std::string& peer, Epoch epoch, const PullPages& request)> check;
   // The edge of a thread: runs it, and lets no exception out.

@@ -17,7 +17,7 @@ struct PreparedStage {
   int stage_index = -1;  // -1: the worker has no layers in this plan
   WireType wire = WireType::kF32;
   bool fresh = false;              // PrepareRequest::fresh
-  bool told_cut = false;           // a log line said that values are cut to the range of `wire`
+  bool told_saturated = false;     // a log line said that values are cut to the range of `wire`
   std::unique_ptr<Backend> queue;  // the stage's order of work on the device
   std::unique_ptr<Stage> stage;
   std::shared_ptr<Link> in, out;

@@ -15,16 +15,16 @@ Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
       wire_(wire),
       dim_(static_cast<size_t>(parts_.model->spec().dim)),
       vocab_(static_cast<size_t>(parts_.model->spec().vocab)),
-      side_width_(static_cast<size_t>(parts_.model->spec().side_width)) {
-  if (side_width_ == 0) return;
+      per_layer_width_(static_cast<size_t>(parts_.model->spec().per_layer_width)) {
+  if (per_layer_width_ == 0) return;
   // Both were looked up when the model was opened.
   embedding_ = *parts_.model->Embedding();
-  side_tokens_ = *parts_.model->SideTokens();
+  per_layer_tokens_ = *parts_.model->PerLayerTokens();
 }
 
 size_t Stage::input_width() const {
   if (parts_.first) return sizeof(TokenId);
-  return WireRowBytes(wire_, dim_) + (side_width_ > 0 ? sizeof(TokenId) : 0);
+  return WireRowBytes(wire_, dim_) + (per_layer_width_ > 0 ? sizeof(TokenId) : 0);
 }
 
 Status Stage::CheckSequence(const SeqRows& s) const {
@@ -83,8 +83,8 @@ Status Stage::CheckPages(const SeqRows& s) const {
 Status Stage::CheckRequests(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
   for (const RowRequest& r : s.requests) {
-    if (!r.touched.empty() && static_cast<size_t>(r.touched.back()) >= vocab_) {
-      return InvalidArgument("sequence {}: touched id {}, the vocabulary has 0-{}", seq, r.touched.back(), vocab_ - 1);
+    if (!r.biased.empty() && static_cast<size_t>(r.biased.back()) >= vocab_) {
+      return InvalidArgument("sequence {}: biased id {}, the vocabulary has 0-{}", seq, r.biased.back(), vocab_ - 1);
     }
     if (!r.mask.empty() && r.mask.size() != (vocab_ + 63) / 64) {
       return InvalidArgument("sequence {}: a mask of {} words, expected {}", seq, r.mask.size(), (vocab_ + 63) / 64);
@@ -102,7 +102,7 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
   if (rows.size() != batch.TotalRows() * input_width()) {
     return InvalidArgument("{} bytes for {} rows of {}", rows.size(), batch.TotalRows(), input_width());
   }
-  if (!parts_.first && side_width_ == 0) return absl::OkStatus();
+  if (!parts_.first && per_layer_width_ == 0) return absl::OkStatus();
   for (size_t i = parts_.first ? 0 : batch.TotalRows() * WireRowBytes(wire_, dim_); i < rows.size();
        i += sizeof(TokenId)) {
     TokenId id = 0;
@@ -157,7 +157,7 @@ void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uin
   const size_t count = batch.TotalRows();
   float* x = x_.EnsureCapacity(backend_.device(), count * dim_);
   const ModelSpec& spec = parts_.model->spec();
-  if (parts_.first || side_width_ > 0) {
+  if (parts_.first || per_layer_width_ > 0) {
     ids_.resize(count);
     std::memcpy(ids_.data(), rows.data() + (rows.size() - count * sizeof(TokenId)), count * sizeof(TokenId));
   }
@@ -167,7 +167,7 @@ void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uin
     const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, dim_)));
     backend_.DecodeRows(RowType(wire_), in.data(), count, dim_, x);
   }
-  if (side_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, side_tokens_);
+  if (per_layer_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, per_layer_tokens_);
   places_.Fill(batch, backend_);
   for (const auto& layer : parts_.layers) {
     const bool ends = parts_.last && layer == parts_.layers.back();
@@ -184,16 +184,16 @@ void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uin
     Answers(batch, answer);
     return backend_.Finish();
   }
-  cut_ = 0;
+  saturated_ = 0;
   if (wire_ == WireType::kF32) {
     sent_ = backend_.Download(reinterpret_cast<const std::byte*>(x), count * dim_ * sizeof(float));
   } else {
-    uint64_t* cut = cut_count_.EnsureCapacity(backend_.device(), 1);
+    uint64_t* saturated = saturated_count_.EnsureCapacity(backend_.device(), 1);
     std::byte* out = encoded_.EnsureCapacity(backend_.device(), count * WireRowBytes(wire_, dim_));
-    backend_.Zero(cut, sizeof *cut);
-    backend_.EncodeRows(RowType(wire_), x, count, dim_, out, cut);
+    backend_.Zero(saturated, sizeof *saturated);
+    backend_.EncodeRows(RowType(wire_), x, count, dim_, out, saturated);
     sent_ = backend_.Download(out, count * WireRowBytes(wire_, dim_));
-    backend_.CopyOut(cut, &cut_, sizeof cut_);
+    backend_.CopyOut(saturated, &saturated_, sizeof saturated_);
   }
   const TimedLayer timed(clock, count);
   backend_.Finish();

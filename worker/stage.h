@@ -35,8 +35,8 @@ class Stage {
   // `backend`: its queue. `wire`: the type of the activations that come in and go out.
   Stage(StageParts parts, Backend& backend, bool exact, WireType wire);
 
-  // Bytes a row of input: an id at the first stage, else dim values of `wire`, and an id if the model has side inputs.
-  // The ids lie behind all rows' values.
+  // Bytes a row of input: an id at the first stage, else dim values of `wire`, and an id if the model has per-layer
+  // embeddings. The ids lie behind all rows' values.
   size_t input_width() const;
   // Computes a step, and waits for it. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every
   // stage but the last leaves rows(), the last fills `answer`. Everything in the batch is checked before it is used:
@@ -45,15 +45,17 @@ class Stage {
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
              LayerClock* clock = nullptr);
   // The step's hidden states as they travel, in the type `wire`, until the next step; and how many of their values were
-  // cut to what the type holds.
+  // saturated to the largest that the type holds.
   std::span<const std::byte> rows() const { return sent_; }
-  uint64_t cut() const { return cut_; }
+  uint64_t saturated() const { return saturated_; }
   // The ids of the rows, if the next stage needs them beside rows().
-  std::span<const TokenId> tokens() const { return side_width_ > 0 ? std::span(ids_) : std::span<const TokenId>(); }
+  std::span<const TokenId> tokens() const {
+    return per_layer_width_ > 0 ? std::span(ids_) : std::span<const TokenId>();
+  }
   // REQUIRES: the last stage. Later steps name these masks by their numbers. Throws what ops throw.
   void SetMasks(const std::vector<NumberedMask>& masks);
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
-  LogitsAnswer Answer(const LogitsQuestion& question);
+  LogitsAnswer Answer(const FullLogitsRequest& question);
 
   const StageParts& parts() const { return parts_; }
 
@@ -93,15 +95,15 @@ class Stage {
   Backend& backend_;
   Forward forward_;
   const WireType wire_;
-  const size_t dim_, vocab_, side_width_;
-  WeightView embedding_, side_tokens_;  // of a model with side inputs, as they lie in the file
-  std::vector<TokenId> ids_;            // of the step's rows, where they came
+  const size_t dim_, vocab_, per_layer_width_;
+  WeightView embedding_, per_layer_tokens_;  // of a model with per-layer embeddings, as they lie in the file
+  std::vector<TokenId> ids_;                 // of the step's rows, where they came
   RowPlaces places_, logit_rows_;
   DeviceBuffer<float> x_, normed_, logits_, hidden_;
   DeviceBuffer<std::byte> encoded_;
-  DeviceBuffer<uint64_t> cut_count_;
+  DeviceBuffer<uint64_t> saturated_count_;
   std::span<const std::byte> sent_;
-  uint64_t cut_ = 0;
+  uint64_t saturated_ = 0;
   std::vector<HeadedRow> headed_;
   std::vector<uint32_t> headed_numbers_, hidden_numbers_;  // among the logit rows
   std::vector<size_t> hidden_answers_;
@@ -109,7 +111,7 @@ class Stage {
   MaskTable masks_;
   // Normalized hidden states [kKeptRows][dim] of the last sampled rows, and whose they are.
   DeviceBuffer<float> kept_;
-  std::vector<LogitsQuestion> kept_keys_;
+  std::vector<FullLogitsRequest> kept_keys_;
   size_t next_kept_ = 0;
 };
 

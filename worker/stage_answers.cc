@@ -66,19 +66,19 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
   // sampled.
   constexpr size_t kNone = SIZE_MAX;
   struct Asked {
-    size_t top = kNone, touched = kNone, sum = kNone, sum_t = kNone, best = kNone, sum_all = kNone;
+    size_t top = kNone, biased = kNone, sum = kNone, sum_t = kNone, best = kNone, sum_all = kNone;
     std::span<const float> all;
   };
   std::vector<Asked> asked(rows.size());
   selected_.Clear();
   const RowRequest* uploaded = nullptr;  // a request may stand for many rows
-  std::span<const TokenId> touched;
+  std::span<const TokenId> biased;
   std::span<const uint64_t> mask;
   for (size_t i = 0; i < rows.size(); ++i, logits += vocab_) {
     const RowRequest& request = *rows[i].request;
     Asked& a = asked[i];
     if (&request != uploaded) {
-      touched = backend_.Upload(std::span<const TokenId>(request.touched));
+      biased = backend_.Upload(std::span<const TokenId>(request.biased));
       mask = request.mask_number ? masks_.Find(*request.mask_number)
                                  : backend_.Upload(std::span<const uint64_t>(request.mask));
       uploaded = &request;
@@ -86,14 +86,14 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     switch (request.mode) {
       case RowMode::kArgmax: a.top = selected_.AskBest(logits, 1, {}, mask); break;
       case RowMode::kTopK:
-        a.touched = selected_.AskLogits(logits, request.touched, backend_);
-        a.top = selected_.AskBest(logits, request.k, touched, mask);
-        a.sum = selected_.AskLogSumExp(logits, 1.0, touched, mask);
+        a.biased = selected_.AskLogits(logits, request.biased, backend_);
+        a.top = selected_.AskBest(logits, request.k, biased, mask);
+        a.sum = selected_.AskLogSumExp(logits, 1.0, biased, mask);
         if (request.temperature > 0)
-          a.sum_t = selected_.AskLogSumExp(logits, 1.0 / static_cast<double>(request.temperature), touched, mask);
+          a.sum_t = selected_.AskLogSumExp(logits, 1.0 / static_cast<double>(request.temperature), biased, mask);
         break;
       case RowMode::kTargets:
-        a.touched = selected_.AskLogits(logits, request.touched, backend_);
+        a.biased = selected_.AskLogits(logits, request.biased, backend_);
         a.sum = selected_.AskLogSumExp(logits, 1.0, {}, {});
         break;
       case RowMode::kFullLogits: a.all = backend_.Download(static_cast<const float*>(logits), vocab_); break;
@@ -101,7 +101,7 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     }
     if (!request.logprobs) continue;
     const bool targets = request.mode == RowMode::kTargets;
-    const bool top = request.mode == RowMode::kTopK && request.touched.empty() && mask.empty();
+    const bool top = request.mode == RowMode::kTopK && request.biased.empty() && mask.empty();
     a.sum_all = targets || top ? a.sum : selected_.AskLogSumExp(logits, 1.0, {}, {});
     a.best = top && request.k >= *request.logprobs ? a.top : selected_.AskBest(logits, *request.logprobs, {}, {});
   }
@@ -114,7 +114,7 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
   for (size_t i = 0; i < rows.size(); ++i) {
     const Asked& a = asked[i];
     RowAnswer& out = answer->rows[rows[i].answer];
-    if (a.touched != kNone) out.touched = selected_.Logits(a.touched);
+    if (a.biased != kNone) out.biased = selected_.Logits(a.biased);
     if (a.top != kNone) out.top = selected_.Best(a.top);
     if (a.sum != kNone) out.log_sum_exp = selected_.LogSumExp(a.sum);
     if (a.sum_t != kNone) out.log_sum_exp_t = selected_.LogSumExp(a.sum_t);
@@ -137,7 +137,7 @@ void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {
   next_kept_ = (next_kept_ + 1) % kKeptRows;
 }
 
-LogitsAnswer Stage::Answer(const LogitsQuestion& question) {
+LogitsAnswer Stage::Answer(const FullLogitsRequest& question) {
   LogitsAnswer answer{.question = question, .logits = {}};
   const auto found = std::find(kept_keys_.begin(), kept_keys_.end(), question);
   if (found == kept_keys_.end()) return answer;

@@ -44,24 +44,24 @@ void StageLoader::Prepare(const PrepareRequest& request) {
     asked_stages_ = request.plan.stages;
     const auto own = static_cast<size_t>(request.stage);
     const bool has_stage = request.stage >= 0 && own < request.plan.stages.size();
-    mirrored_by_.emplace_back(request.plan.epoch, has_stage ? request.plan.stages[own].mirrored_by : "");
+    replicated_by_.emplace_back(request.plan.epoch, has_stage ? request.plan.stages[own].replicated_by : "");
     // The running plan and this one count; those between them were given up.
-    if (mirrored_by_.size() > 16) mirrored_by_.erase(mirrored_by_.begin() + 1);
+    if (replicated_by_.size() > 16) replicated_by_.erase(replicated_by_.begin() + 1);
     reset = resets_;
   }
   // The loader may wait for neighbors of the plan that this one replaces.
   const Epoch now = request.plan.epoch;
   if (before && (before->term != now.term || before->number < now.number)) options_.port->Cancel(*before);
   // Before anybody can ask for its pages.
-  const std::optional<uint64_t> mirrored = request.recalls != 0 ? mirror_->Freeze(request.recalls) : std::nullopt;
+  const std::optional<uint64_t> replicated = request.restores != 0 ? replica_->Freeze(request.restores) : std::nullopt;
   // At once: the neighbours' links are checked by it as soon as they come.
   options_.port->SetKey(request.plan.epoch, request.plan.key);
-  jobs_.Push([this, request, reset, mirrored] {
+  jobs_.Push([this, request, reset, replicated] {
     {
       MutexLock lock(&mutex_);
       if (reset != resets_) return;
     }
-    OnPrepare(request, {.mirrored = mirrored});
+    OnPrepare(request, {.replicated = replicated});
   });
 }
 
@@ -82,15 +82,15 @@ void StageLoader::Abort(Epoch epoch) {
 }
 
 void StageLoader::Release(Epoch epoch) {
-  bool mirrors = false;  // a mirror may dial its source at any time
+  bool replicas = false;  // a replica may dial its source at any time
   {
     MutexLock lock(&mutex_);
     if (asked_ == epoch) {
-      mirrors = std::any_of(asked_stages_.begin(), asked_stages_.end(),
-                            [](const StagePlan& s) { return !s.mirrored_by.empty(); });
+      replicas = std::any_of(asked_stages_.begin(), asked_stages_.end(),
+                             [](const StagePlan& s) { return !s.replicated_by.empty(); });
     }
   }
-  if (mirrors) {
+  if (replicas) {
     options_.port->Serves(epoch);
   } else {
     options_.port->Cancel(epoch);
@@ -238,7 +238,7 @@ Status StageLoader::TryPrepare(const PrepareRequest& request, PreparedStage* pre
   GYRE_RETURN_IF_ERROR(loaded);
   return CatchExhausted([&]() -> Status {
     GYRE_RETURN_IF_ERROR(Wire(request, prepared));
-    PrepareMirror(request);
+    PrepareReplica(request);
     return StartCopying(request, *prepared);
   });
 }
@@ -449,7 +449,7 @@ Status StageLoader::Wire(const PrepareRequest& request, PreparedStage* prepared)
 
 void StageLoader::DropPrepared() {
   copying_ = {};
-  mirror_->Forget();
+  replica_->Forget();
   std::shared_ptr<PreparedStage> dropped;
   MutexLock lock(&mutex_);
   dropped = std::move(prepared_);

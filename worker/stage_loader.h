@@ -17,17 +17,17 @@
 #include "base/stage_control.h"
 #include "weights/weight_stock.h"
 #include "worker/migration.h"
-#include "worker/mirror.h"
 #include "worker/prepared_stage.h"
+#include "worker/replica.h"
 #include "worker/worker.h"
 
 namespace gyre {
 
 class StageLoader {
  public:
-  // options, mirror: outlive the loader.
-  StageLoader(const WorkerOptions& options, WorkerCalls worker, Mirror* mirror)
-      : options_(options), worker_(std::move(worker)), mirror_(mirror) {}
+  // options, replica: outlive the loader.
+  StageLoader(const WorkerOptions& options, WorkerCalls worker, Replica* replica)
+      : options_(options), worker_(std::move(worker)), replica_(replica) {}
   void Start();  // throws std::system_error
   void Close();
   void Join() {
@@ -50,7 +50,7 @@ class StageLoader {
   // Destroys a stage on the loader's thread.
   void Dispose(std::shared_ptr<PreparedStage> stage);
   LayerRange running_layers();
-  // Whether the plan that is being prepared gives the layer to this member, or lets it mirror this stage.
+  // Whether the plan that is being prepared gives the layer to this member, or lets it replicates this stage.
   Status CheckPull(const std::string& peer, Epoch epoch, const PullPages& request);
   // For tests: pages are not copied any more.
   void SkipCopying() { skip_copying_ = true; }
@@ -61,7 +61,7 @@ class StageLoader {
     Epoch epoch;
     std::unique_ptr<Backend> queue;
     std::vector<std::unique_ptr<PagePuller>> pullers;
-    std::optional<PrepareRequest> recall;  // nothing is copied before its Move
+    std::optional<PrepareRequest> restore;  // nothing is copied before its Move
   };
   // The layers that are here already: those of the running stage, or else those that were kept.
   struct Present {
@@ -93,11 +93,11 @@ class StageLoader {
   Status StartCopying(const PrepareRequest& request, const PreparedStage& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const UnitList& list);
-  StageMoved Recall(PreparedStage* prepared, const UnitList& list);
+  StageMoved Restore(PreparedStage* prepared, const UnitList& list);
   Status CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up, std::set<BlockId>* missing);
   StatusOr<std::unique_ptr<PagePuller>> PullerFor(const PrepareRequest& request, const LayerSource& source,
                                                   const StageParts& parts, Deadline deadline);
-  void PrepareMirror(const PrepareRequest& request);
+  void PrepareReplica(const PrepareRequest& request);
 
   bool Aborted(Epoch epoch);
   // The plan was aborted, or another Prepare came in its place.
@@ -109,7 +109,7 @@ class StageLoader {
 
   const WorkerOptions& options_;
   const WorkerCalls worker_;
-  Mirror* const mirror_;
+  Replica* const replica_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> skip_copying_{false};
   Inbox<std::function<void()>> jobs_;
@@ -120,8 +120,8 @@ class StageLoader {
   std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);           // the plan of the last Prepare
   std::vector<StagePlan> asked_stages_ GYRE_GUARDED_BY(mutex_);  // its stages
   std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);         // the last one: its loading may still be under way
-  // The holders of this stage's mirrors, in the last plans that were prepared, the newest last.
-  std::deque<std::pair<Epoch, std::string>> mirrored_by_ GYRE_GUARDED_BY(mutex_);
+  // The holders of this stage's replicas, in the last plans that were prepared, the newest last.
+  std::deque<std::pair<Epoch, std::string>> replicated_by_ GYRE_GUARDED_BY(mutex_);
   // The running stage's parts, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset

@@ -26,7 +26,7 @@ Hello BulkHello(const Plan& plan, const std::string& from, const std::string& to
 
 StatusOr<std::unique_ptr<PagePuller>> StageLoader::PullerFor(const PrepareRequest& request, const LayerSource& source,
                                                              const StageParts& parts, Deadline deadline) {
-  // A mirror that this member holds itself is read over a link within the process.
+  // A replica that this member holds itself is read over a link within the process.
   const std::string& address = source.worker == options_.name ? options_.port->address() : source.address;
   StatusOr<std::unique_ptr<Link>> link =
       options_.port->Dial(address, BulkHello(request.plan, options_.name, source.worker), deadline);
@@ -39,11 +39,11 @@ StatusOr<std::unique_ptr<PagePuller>> StageLoader::PullerFor(const PrepareReques
   const MemoryCounts counts{
       .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
   return std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers), counts,
-                                      source.mirror);
+                                      source.replica);
 }
 
 Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedStage& prepared) {
-  copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}, .recall = {}};
+  copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}, .restore = {}};
   next_word_ = After(std::chrono::seconds(1));
   const StageParts& parts = prepared.stage->parts();
   for (const LayerSource& source : request.sources) {
@@ -52,8 +52,8 @@ Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedSt
                              FormatRange(parts.range));
     }
   }
-  if (request.recalls != 0) {
-    copying_.recall = request;
+  if (request.restores != 0) {
+    copying_.restore = request;
     return absl::OkStatus();
   }
   for (const LayerSource& source : request.sources) {
@@ -93,8 +93,8 @@ void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
     if (prepared_ == nullptr || prepared_->epoch != epoch) return;
     prepared = prepared_;
   }
-  if (copying_.recall) {
-    StageMoved moved = Recall(prepared.get(), list);
+  if (copying_.restore) {
+    StageMoved moved = Restore(prepared.get(), list);
     copying_ = {};
     return worker_.say(epoch, std::move(moved));
   }
@@ -116,19 +116,19 @@ void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
 
 // Copies what the list has, the units that sequences wait for first, until it would take longer than it is worth. What
 // is missing then is computed again, so nothing that goes wrong here is a fault of the plan.
-StageMoved StageLoader::Recall(PreparedStage* prepared, const UnitList& list) {
+StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
   constexpr size_t kSlice = 256;  // units that come on all layers before the next ones
   const size_t needed = std::min<size_t>(list.needed, list.units.size());
-  const PrepareRequest& request = *copying_.recall;
+  const PrepareRequest& request = *copying_.restore;
   const StageParts& parts = prepared->stage->parts();
-  const Deadline give_up = After(options_.recall_limit);
+  const Deadline give_up = After(options_.restore_limit);
   std::set<BlockId> missing;
   Status status = CatchExhausted([&]() -> Status {
     if (!list.steps.empty()) GYRE_RETURN_IF_ERROR(CheckStamps(*prepared, list, give_up, &missing));
     if (list.units.empty() || skip_copying_) return absl::OkStatus();
     for (const LayerSource& source : request.sources) {
       GYRE_ASSIGN_OR_RETURN(std::unique_ptr<PagePuller> puller,
-                            PullerFor(request, source, parts, std::min(give_up, After(options_.recall_silence))));
+                            PullerFor(request, source, parts, std::min(give_up, After(options_.restore_silence))));
       copying_.pullers.push_back(std::move(puller));
     }
     return absl::OkStatus();
@@ -137,13 +137,13 @@ StageMoved StageLoader::Recall(PreparedStage* prepared, const UnitList& list) {
   Deadline limit = give_up;
   const auto cancelled = [&] { return Clock::now() >= limit || Aborted(request.plan.epoch); };
   while (status.ok() && here < list.units.size()) {
-    if (here == needed) limit = std::min(give_up, After(options_.recall_rest));
+    if (here == needed) limit = std::min(give_up, After(options_.restore_rest));
     const size_t end = std::min(here + kSlice, here < needed ? needed : list.units.size());
     const auto at = list.units.begin();
     const std::vector<BlockId> slice(at + static_cast<std::ptrdiff_t>(here), at + static_cast<std::ptrdiff_t>(end));
     for (auto& puller : copying_.pullers) {
-      const StatusOr<std::vector<BlockId>> lacks =
-          CatchExhausted([&] { return puller->Recall(request.plan.epoch, slice, options_.recall_silence, cancelled); });
+      const StatusOr<std::vector<BlockId>> lacks = CatchExhausted(
+          [&] { return puller->Restore(request.plan.epoch, slice, options_.restore_silence, cancelled); });
       status = lacks.status();
       if (!status.ok()) break;
       missing.insert(lacks->begin(), lacks->end());
@@ -158,8 +158,8 @@ StageMoved StageLoader::Recall(PreparedStage* prepared, const UnitList& list) {
     prepared->last_step = std::max(prepared->last_step, puller->last_written());
   }
   if (!status.ok() && !Aborted(request.plan.epoch)) {
-    Log(LogLevel::kWarn, "{}: {} of the {} units of plan {} that are recalled are missing: {}", options_.name,
-        missing.size(), list.units.size(), request.recalls,
+    Log(LogLevel::kWarn, "{}: {} of the {} units of plan {} that are restored are missing: {}", options_.name,
+        missing.size(), list.units.size(), request.restores,
         absl::IsCancelled(status) ? "copying took too long" : Message(status));
   }
   return moved;
@@ -168,7 +168,7 @@ StageMoved StageLoader::Recall(PreparedStage* prepared, const UnitList& list) {
 // The units whose pages a later step wrote than the list says, or none did, are missing.
 Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up,
                                 std::set<BlockId>* missing) {
-  const PrepareRequest& request = *copying_.recall;
+  const PrepareRequest& request = *copying_.restore;
   const MemoryCounts counts{
       .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
   std::vector<std::vector<std::shared_ptr<const Layer>>> layers(3);
@@ -199,11 +199,11 @@ Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& l
   return absl::OkStatus();
 }
 
-// Orders the mirror of another member's stage, if the plan asks for one. Its link is dialed when the plan serves.
-void StageLoader::PrepareMirror(const PrepareRequest& request) {
+// Orders the replica of another member's stage, if the plan asks for one. Its link is dialed when the plan serves.
+void StageLoader::PrepareReplica(const PrepareRequest& request) {
   const StagePlan* source = nullptr;
   for (const StagePlan& s : request.plan.stages) {
-    if (s.mirrored_by == options_.name) source = &s;
+    if (s.replicated_by == options_.name) source = &s;
   }
   if (source == nullptr) return;
   const ModelSpec& spec = options_.model->spec();
@@ -212,7 +212,7 @@ void StageLoader::PrepareMirror(const PrepareRequest& request) {
                        .type = request.kv_type,
                        .num_slots = request.num_slots,
                        .window_blocks = request.window_blocks};
-  MirrorOrder order{.epoch = request.plan.epoch, .source = source->worker(), .layers = {}};
+  ReplicaOrder order{.epoch = request.plan.epoch, .source = source->worker(), .layers = {}};
   for (int i = source->layers.begin; i < source->layers.end; ++i) {
     const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     const size_t bytes = PagePool::PageBytesOf(layer, spec.dim, size);
@@ -222,8 +222,8 @@ void StageLoader::PrepareMirror(const PrepareRequest& request) {
         .page_bytes = static_cast<uint32_t>(bytes)};
   }
   if (order.layers.empty()) return;
-  mirror_->Await(std::move(order), [port = options_.port, address = source->members[0].address,
-                                    hello = BulkHello(request.plan, options_.name, source->worker())] {
+  replica_->Await(std::move(order), [port = options_.port, address = source->members[0].address,
+                                     hello = BulkHello(request.plan, options_.name, source->worker())] {
     return port->Dial(address, hello, After(std::chrono::seconds(3)));
   });
 }
@@ -232,10 +232,10 @@ Status StageLoader::CheckPull(const std::string& peer, Epoch epoch, const PullPa
   const auto layer = static_cast<int>(request.layer);
   MutexLock lock(&mutex_);
   if (request.kind == PullKind::kFull) {
-    for (const auto& [plan, holder] : mirrored_by_) {
+    for (const auto& [plan, holder] : replicated_by_) {
       if (plan == epoch && holder == peer) return absl::OkStatus();
     }
-    return FailedPrecondition("plan {} does not let {} mirror this stage", epoch.number, peer);
+    return FailedPrecondition("plan {} does not let {} replicate this stage", epoch.number, peer);
   }
   if (asked_ == epoch && aborted_ != epoch) {
     for (const StagePlan& stage : asked_stages_) {

@@ -102,7 +102,7 @@ void StageRunner::OnFrame(Frame& frame) {
     return;
   }
   // Questions and masks belong to no step; an error stands in a step's place.
-  if (frame.header.kind != FrameKind::kLogitsQuestion && frame.header.kind != FrameKind::kMasks) {
+  if (frame.header.kind != FrameKind::kFullLogitsRequest && frame.header.kind != FrameKind::kMasks) {
     constexpr uint64_t kMost = uint64_t{1} << 62;  // no step has this number
     step_taken_ = static_cast<uint64_t>(frame.header.step);
     step_count_ = std::max(step_count_ + 1, std::min(step_taken_.load(), kMost));
@@ -110,7 +110,7 @@ void StageRunner::OnFrame(Frame& frame) {
   switch (frame.header.kind) {
     case FrameKind::kTokens:
     case FrameKind::kHidden: return RunStep(frame);
-    case FrameKind::kLogitsQuestion: return OnQuestion(frame);
+    case FrameKind::kFullLogitsRequest: return OnQuestion(frame);
     case FrameKind::kMasks: return OnMasks(frame);
     default: {  // a step that an earlier stage failed, passed on in its place
       const ByteSpan parts[] = {frame.payload};
@@ -208,7 +208,7 @@ Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, 
   }
   if (stage.parts().last) return absl::OkStatus();
   const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
-                       (spec.side_width > 0 ? sizeof(TokenId) : 0),
+                       (spec.per_layer_width > 0 ? sizeof(TokenId) : 0),
                  rows = batch.TotalRows() * row;
   if (rows + descriptor > options_.max_payload) {
     return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
@@ -219,11 +219,11 @@ Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, 
 
 // The stage's hidden states as they travel; good until the next step.
 ByteSpan StageRunner::RowsToSend(const Stage& stage) {
-  if (stage.cut() > 0 && !running_->told_cut) {
-    running_->told_cut = true;
+  if (stage.saturated() > 0 && !running_->told_saturated) {
+    running_->told_saturated = true;
     Log(LogLevel::kWarn,
-        "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
-        options_.name, running_->epoch.number, WireTypeName(running_->wire), stage.cut());
+        "{}: activations of plan {} are beyond what {} holds and saturate ({} in one step); --wire f32 has room",
+        options_.name, running_->epoch.number, WireTypeName(running_->wire), stage.saturated());
   }
   return stage.rows();
 }
@@ -233,7 +233,7 @@ void StageRunner::OnQuestion(const Frame& frame) {
     const ByteSpan parts[] = {frame.payload};
     return Send(frame.header, parts);
   }
-  StatusOr<LogitsQuestion> question = DecodeLogitsQuestion(frame.payload);
+  StatusOr<FullLogitsRequest> question = DecodeFullLogitsRequest(frame.payload);
   if (!question.ok()) {
     ++dropped_;
     Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
@@ -419,9 +419,9 @@ Status StageRunner::ReadPages(PageExport& e) {
   const StageParts& parts = running_->stage->parts();
   const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
   if (layer.pages == nullptr) return FailedPrecondition("layer {} has no pages", index);
-  // A mirror is of one plan: what another plan's steps write is none of it.
+  // A replica belongs to one plan. Pages that steps of another plan write are not copied.
   if (e.request.kind == PullKind::kFull && running_->epoch != e.epoch) {
-    return FailedPrecondition("{} runs plan {}, its pages are to be mirrored in plan {}", options_.name,
+    return FailedPrecondition("{} runs plan {}, its pages are to be replicated in plan {}", options_.name,
                               running_->epoch.number, e.epoch.number);
   }
   const uint64_t most = std::min(e.request.max_bytes, kPullBytes);

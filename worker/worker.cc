@@ -9,36 +9,36 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/mutex.h"
-#include "worker/mirror.h"
 #include "worker/page_server.h"
 #include "worker/prepared_stage.h"
+#include "worker/replica.h"
 #include "worker/stage_loader.h"
 #include "worker/stage_runner.h"
 
 namespace gyre {
 
 // The parts of a worker: a runner computes the running stage, a loader prepares the next one, a page server gives the
-// running stage's pages to other members, and a mirror keeps copies of another member's. Each has threads of its own.
+// running stage's pages to other members, and a replica keeps copies of another member's. Each has threads of its own.
 class Worker::Impl : public StageControl {
  public:
   explicit Impl(WorkerOptions options)
       : options_(std::move(options)),
-        mirror_(options_, Calls()),
-        loader_(options_, Calls(), &mirror_),
+        replica_(options_, Calls()),
+        loader_(options_, Calls(), &replica_),
         runner_(options_, Calls(),
                 {.take_prepared = [this](Epoch epoch, uint64_t reset) { return loader_.Take(epoch, reset); },
                  .dispose = [this](std::shared_ptr<PreparedStage> stage) { loader_.Dispose(std::move(stage)); }}),
         page_server_(options_,
                      {.post = [this](std::function<void()> job) { runner_.Post(std::move(job)); },
                       .read = [this](PageExport& e) { return runner_.ReadPages(e); },
-                      .read_mirror = [this](PageExport& e) { return mirror_.Export(e); },
+                      .read_replica = [this](PageExport& e) { return replica_.Export(e); },
                       .check = [this](const std::string& peer, Epoch epoch,
                                       const PullPages& request) { return loader_.CheckPull(peer, epoch, request); },
                       .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
     try {
       runner_.Start();
       loader_.Start();
-      mirror_.Start();
+      replica_.Start();
     } catch (...) {
       Stop();  // those that run
       throw;
@@ -50,11 +50,11 @@ class Worker::Impl : public StageControl {
     runner_.Close();
     page_server_.Close();
     loader_.Close();
-    mirror_.Close();
+    replica_.Close();
     runner_.Join();
     loader_.Join();
     page_server_.Join();
-    mirror_.Join();
+    replica_.Join();
   }
 
   const std::string& name() const override { return options_.name; }
@@ -65,7 +65,7 @@ class Worker::Impl : public StageControl {
   void Prepare(const PrepareRequest& request) override {
     // The stage's thread must be free to give its pages, and not wait for a stage that is gone. What still comes over
     // its ring is of steps that nobody counts on.
-    if (request.recalls != 0) runner_.EndRing({});
+    if (request.restores != 0) runner_.EndRing({});
     loader_.Prepare(request);
   }
   void Move(Epoch epoch, const UnitList& list) override { loader_.Move(epoch, list); }
@@ -73,18 +73,18 @@ class Worker::Impl : public StageControl {
   void Release(Epoch epoch) override {
     loader_.Release(epoch);
     runner_.Release(epoch);
-    mirror_.Serve(epoch);
+    replica_.Serve(epoch);
   }
   void Abort(Epoch epoch) override { loader_.Abort(epoch); }
   void Trace(Deadline asked) override { runner_.Trace(asked); }
   void Reset() {
     runner_.Reset();  // first, so that no stage that the loader gives out afterwards begins to run
     loader_.Reset();
-    mirror_.Drop();
+    replica_.Drop();
   }
   void AwaitTakeover() {
     loader_.AwaitTakeover();
-    mirror_.Drop();
+    replica_.Drop();
   }
   WorkerStats Stats() const {
     WorkerStats stats = runner_.stats();
@@ -95,7 +95,7 @@ class Worker::Impl : public StageControl {
   const WorkerOptions& options() const { return options_; }
   StageRunner& runner() { return runner_; }
   StageLoader& loader() { return loader_; }
-  const Mirror& mirror() const { return mirror_; }
+  const Replica& replica() const { return replica_; }
   PageServer& page_server() { return page_server_; }
 
  private:
@@ -112,7 +112,7 @@ class Worker::Impl : public StageControl {
   std::atomic<bool> stopped_{false};
   Mutex mutex_;
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
-  Mirror mirror_;
+  Replica replica_;
   StageLoader loader_;
   StageRunner runner_;
   PageServer page_server_;
@@ -181,11 +181,11 @@ MemberLoad Worker::TakeLoad() {
       .layer_estimate_us = micros(layer.estimate)};
   load.unanswered_us = micros(impl_->runner().Unanswered());
   impl_->runner().FillPlanLoad(&load);
-  const MirrorState mirror = impl_->mirror().state();
-  load.mirrored_plan = mirror.plan;
-  load.mirrored_step = mirror.step;
-  load.mirrored_pages = mirror.pages;
-  load.mirrored_bytes = mirror.bytes;
+  const ReplicaState replica = impl_->replica().state();
+  load.replicated_plan = replica.plan;
+  load.replicated_step = replica.step;
+  load.replicated_pages = replica.pages;
+  load.replicated_bytes = replica.bytes;
   return load;
 }
 size_t Worker::weight_bytes() const { return impl_->runner().weight_bytes(); }

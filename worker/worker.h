@@ -38,11 +38,11 @@ struct WorkerOptions {
   // Copying pages fails when none come for this long. The source reads them between two steps, and a step may take
   // long.
   Duration bulk_silence = std::chrono::minutes(10);
-  // A recall ends when nothing comes for `recall_silence`, after `recall_limit` in any case, and after `recall_rest` if
-  // no sequence waits for what is missing. What is missing then is computed again.
-  Duration recall_silence = std::chrono::seconds(2);
-  Duration recall_limit = std::chrono::seconds(5);
-  Duration recall_rest = std::chrono::milliseconds(500);
+  // A restore ends when nothing comes for `restore_silence`, after `restore_limit` in any case, and after
+  // `restore_rest` if no sequence waits for what is missing. What is missing then is computed again.
+  Duration restore_silence = std::chrono::seconds(2);
+  Duration restore_limit = std::chrono::seconds(5);
+  Duration restore_rest = std::chrono::milliseconds(500);
 };
 
 struct WorkerStats {

@@ -89,7 +89,7 @@ double RingSearch::StageSeconds(size_t member, LayerRange layers) const {
   }
   const double reading = bytes / m.speed.memory_bytes_per_second;
   const double computing = 2 * b_.rows * products / m.speed.operations_per_second;
-  return m.slowness * std::max(reading, computing);
+  return m.slowdown * std::max(reading, computing);
 }
 
 bool RingSearch::Fits(size_t member, LayerRange layers) const {

@@ -27,7 +27,7 @@ struct HopSpeed {
 struct RatedMember {
   PlanMember member;
   MachineSpeed speed;
-  double slowness = 1;  // how many times as long as these numbers say its steps were seen to take
+  double slowdown = 1;  // how many times as long as these numbers say its steps were seen to take
   bool must = false;    // a ring without it doesn't count
 };
 

@@ -67,14 +67,14 @@ class Cluster::Impl {
   void Do(WireEnds& a);
   void Do(CancelWiring& a);
   void Do(DrainEngine& a);
-  void Do(RecallCache& a);
+  void Do(RestoreCache& a);
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks, a.whole); }
   void Do(EndRing& a) { engine_->BreakRing(a.epoch, a.why); }
   void Do(GrowCache& a) { engine_->Grow(a.num_blocks); }
   void Do(RefuseRequests& a) { engine_->Lose(a.why); }
-  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed, a.mirrored, a.since); }
+  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed, a.replicated, a.since); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(RecordEvent& a) { board_.Record(std::move(a.event)); }
@@ -205,7 +205,7 @@ std::function<void(UnitList)> Cluster::Impl::ToDrained(Epoch epoch) {
 }
 
 void Cluster::Impl::Do(DrainEngine& a) { engine_->Drain(ToDrained(a.epoch)); }
-void Cluster::Impl::Do(RecallCache& a) { engine_->Recall(a.step, ToDrained(a.epoch)); }
+void Cluster::Impl::Do(RestoreCache& a) { engine_->Restore(a.step, ToDrained(a.epoch)); }
 
 void Cluster::Impl::Do(ResumeNewRing& a) {
   // No more links of the plans before are made.
@@ -214,8 +214,8 @@ void Cluster::Impl::Do(ResumeNewRing& a) {
   engine_->Resume(Ring{.epoch = a.epoch,
                        .stages = a.stages,
                        .prefill_matches_decode = a.prefill_matches_decode,
-                       .salt = a.salt,
-                       .recalls = a.recalls,
+                       .cache_namespace = a.cache_namespace,
+                       .restores = a.restores,
                        .missing = a.missing,
                        .step_floor = a.step_floor,
                        .own_member = a.own_member,

@@ -44,10 +44,10 @@ struct CancelWiring {
 struct DrainEngine {
   Epoch epoch;
 };
-// Engine::Recall, and report to Drained.
-struct RecallCache {
+// Engine::Restore, and report to Drained.
+struct RestoreCache {
   Epoch epoch;
-  std::optional<uint64_t> step;  // as Engine::Recall says
+  std::optional<uint64_t> step;  // as Engine::Restore says
 };
 struct ResumeOldRing {};
 // Engine::Resume over the links that WireEnds made.
@@ -55,9 +55,9 @@ struct ResumeNewRing {
   Epoch epoch;
   uint32_t stages = 1;
   bool prefill_matches_decode = true;
-  uint64_t salt = 0;
+  uint64_t cache_namespace = 0;
   bool own_member = false;  // the coordinator's own member has layers
-  bool recalls = false;     // as Ring says, and the next two
+  bool restores = false;    // as Ring says, and the next two
   std::vector<BlockId> missing;
   uint64_t step_floor = 0;
 };
@@ -82,9 +82,9 @@ struct RefuseRequests {
 // Engine::Await: a plan that served is lost, so requests wait for the next one and are told `why`.
 struct AwaitRing {
   Status why;
-  bool crashed = false;   // a process of the ring died, perhaps of what was in flight
-  bool mirrored = false;  // the next plan may recall the cache
-  Deadline since{};       // so long the ring has given no results
+  bool crashed = false;     // a process of the ring died, perhaps of what was in flight
+  bool replicated = false;  // the next plan may restore the cache
+  Deadline since{};         // so long the ring has given no results
 };
 struct AnswerCaller {
   uint64_t ask = 0;
@@ -127,7 +127,7 @@ struct ShowProgress {
   StageProgress loaded;
 };
 using ClusterAction =
-    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine, RecallCache,
+    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine, RestoreCache,
                  ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
                  RecordPlan, RecordEvent, KeepRecord, WriteLog, ShowProgress, ProbeLinks, ProbeFromHere, CheckLife>;
 

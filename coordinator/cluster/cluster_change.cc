@@ -35,7 +35,8 @@ void ClusterState::Begin(const TrialPlan& trial, ChangeReason reason, Deadline n
     for (const auto& [name, m] : roster_.members()) {
       if (!m.left_out.for_now(now)) live[name] = m.id;
     }
-    auto begun = restore_.Begin(next == before, RingSalt(plan, roster_, policy_), live, cache_.sizes().num_layers());
+    auto begun =
+        restore_.Begin(next == before, RingCacheNamespace(plan, roster_, policy_), live, cache_.sizes().num_layers());
     if (begun.ok()) restore = *std::move(begun);
     if (!begun.ok()) actions_.Log(LogLevel::kWarn, Message(begun.status()));
   }
@@ -109,24 +110,24 @@ void ClusterState::PauseRing(Deadline now) {
     return actions_.Do(DrainEngine{epoch});
   }
   const std::optional<uint64_t> step = change_->restore->Step(change_->replicas);
-  actions_.Log(LogLevel::kInfo, fmt::format("plan {}: the pages of plan {} are recalled, {}", epoch.number,
+  actions_.Log(LogLevel::kInfo, fmt::format("plan {}: the pages of plan {} are restored, {}", epoch.number,
                                             change_->restore->lost.epoch.number,
-                                            !step                ? "though no mirror of what is lost is whole"
+                                            !step                ? "though no replica of what is lost is whole"
                                             : step == UINT64_MAX ? "as all its members live"
                                                                  : fmt::format("as they were in step {}", *step)));
-  actions_.Do(RecallCache{epoch, step});
+  actions_.Do(RestoreCache{epoch, step});
 }
 
 // The new plan is the one that runs from here on.
 void ClusterState::Serve() {
   ring_.Serve(change_->plan);
   const Plan& plan = *ring_.plan();
-  const uint64_t salt = RingSalt(plan, roster_, policy_);
+  const uint64_t cache_namespace = RingCacheNamespace(plan, roster_, policy_);
   restore_.Forget();
-  if (policy_.mirror_kv) {
+  if (policy_.replicate_kv) {
     std::map<std::string, uint64_t> ids;
     for (const StagePlan& s : plan.stages) ids[s.worker()] = change_->ids.at(s.worker());
-    restore_.Keep(plan, salt, std::move(ids));
+    restore_.Keep(plan, cache_namespace, std::move(ids));
   }
   ForgetObserved();
   outage_.Served();
@@ -162,9 +163,9 @@ void ClusterState::Serve() {
   actions_.Do(ResumeNewRing{.epoch = plan.epoch,
                             .stages = static_cast<uint32_t>(plan.stages.size()),
                             .prefill_matches_decode = PrefillMatchesDecode(plan, roster_, policy_),
-                            .salt = salt,
+                            .cache_namespace = cache_namespace,
                             .own_member = any_local,
-                            .recalls = change_->restore.has_value(),
+                            .restores = change_->restore.has_value(),
                             .missing = {missing.begin(), missing.end()},
                             .step_floor = roster_.step_floor()});
 }

@@ -47,8 +47,8 @@ bool ClusterState::Adopt(Deadline now) {
     before.epoch.number = record.plan;
     std::map<std::string, uint64_t> ids;
     for (const StagePlan& s : before.stages) ids[s.worker()] = roster_.At(s.worker()).id;
-    const uint64_t salt = RingSalt(before, roster_, policy_);
-    restore_.TakeOver(std::move(before), salt, std::move(ids));
+    const uint64_t cache_namespace = RingCacheNamespace(before, roster_, policy_);
+    restore_.TakeOver(std::move(before), cache_namespace, std::move(ids));
   }
   Begin(*trial, ChangeReason::kAutomatic, now);
   return true;
@@ -172,7 +172,7 @@ void ClusterState::StartDrop(Member& m, Deadline now) {
 // Has links measured, none while a plan is made, and proposes or makes a faster plan.
 void ClusterState::LookForFaster(Deadline now) {
   if (policy_.rebalance.mode == Rebalance::kOff || change_ != nullptr || ring_.broken()) return;
-  std::vector<LinkBook::Peer> peers;
+  std::vector<LinkTable::Peer> peers;
   for (const auto& [name, m] : roster_.members()) {
     // With its first report a member has the key by which it lets others measure their links to it.
     const bool reported = m.report.at != Deadline{};
@@ -180,7 +180,7 @@ void ClusterState::LookForFaster(Deadline now) {
     peers.push_back({.name = name, .address = m.info.address, .measures = !m.leaving});
   }
   if (auto order = speeds_.links().Next(peers, now)) {
-    if (order->by == LinkBook::kThisProcess) {
+    if (order->by == LinkTable::kThisProcess) {
       actions_.Do(ProbeFromHere{std::move(order->peers)});
     } else {
       actions_.Do(ProbeLinks{roster_.At(order->by).id, std::move(order->peers)});

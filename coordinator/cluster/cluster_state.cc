@@ -40,8 +40,10 @@ Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& 
   }
   GYRE_RETURN_IF_ERROR(Annotate(AgreedTransport(policy.transport, info.transport).status(), info.name));
   const int layers = policy.sizes.num_layers();
-  if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > layers)) {
-    return InvalidArgument("{} wants {}, the model has layers 0-{}", info.name, LayersText(*info.wish), layers - 1);
+  if (info.preference &&
+      (info.preference->begin < 0 || info.preference->size() <= 0 || info.preference->end > layers)) {
+    return InvalidArgument("{} wants {}, the model has layers 0-{}", info.name, LayersText(*info.preference),
+                           layers - 1);
   }
   if (info.holds.begin < 0 || info.holds.size() < 0 || info.holds.end > layers) {
     return InvalidArgument("{} holds {}, the model has layers 0-{}", info.name, LayersText(info.holds), layers - 1);
@@ -219,14 +221,14 @@ ClusterState::Actions ClusterState::CanProbe(Deadline now) {
 }
 
 ClusterState::Actions ClusterState::Probed(const StageProbed& probed, Deadline now) {
-  Measured(LinkBook::kThisProcess, probed, now);
+  Measured(LinkTable::kThisProcess, probed, now);
   return Settle(now);
 }
 
 void ClusterState::Measured(const std::string& by, const StageProbed& probed, Deadline now) {
   for (const LinkSpeed& l : speeds_.links().Answered(by, probed, now)) {
     actions_.Log(LogLevel::kWarn, fmt::format("{} does not reach {}: {}",
-                                              by == LinkBook::kThisProcess ? "the coordinator" : by, l.to, l.failure));
+                                              by == LinkTable::kThisProcess ? "the coordinator" : by, l.to, l.failure));
   }
 }
 
@@ -248,7 +250,7 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   if (change_ != nullptr && change_->Involves(event.worker, member)) {
     const bool of_change = event.epoch == change_->plan.epoch;
     if (const auto* ready = std::get_if<StageReady>(&event.what); ready && of_change)
-      change_->replicas[event.worker] = ready->mirrored;
+      change_->replicas[event.worker] = ready->replicated;
     Apply(change_->transaction.OnEvent(event, now), now);
     if (change_ != nullptr && of_change && std::holds_alternative<StageProgress>(event.what))
       actions_.Do(ShowProgress{change_->transaction.progress()});

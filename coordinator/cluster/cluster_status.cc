@@ -10,22 +10,22 @@
 namespace gyre {
 namespace {
 
-std::optional<MirrorStatus> MirrorOf(const Plan* plan, const Member& m, const Roster& roster) {
+std::optional<ReplicaStatus> ReplicaOf(const Plan* plan, const Member& m, const Roster& roster) {
   if (plan == nullptr) return std::nullopt;
   for (const StagePlan& s : plan->stages) {
-    if (s.mirrored_by != m.info.name) continue;
+    if (s.replicated_by != m.info.name) continue;
     const MemberLoad& load = m.report.load;
-    MirrorStatus mirror{.of = s.worker(), .behind = {}};
-    if (load.mirrored_plan != plan->epoch.number) return mirror;
-    mirror.pages = load.mirrored_pages;
-    mirror.bytes = load.mirrored_bytes;
+    ReplicaStatus replica{.of = s.worker(), .behind = {}};
+    if (load.replicated_plan != plan->epoch.number) return replica;
+    replica.pages = load.replicated_pages;
+    replica.bytes = load.replicated_bytes;
     const Member* const source = roster.Find(s.worker());
-    if (load.mirrored_step && source != nullptr && source->report.load.plan == plan->epoch.number) {
+    if (load.replicated_step && source != nullptr && source->report.load.plan == plan->epoch.number) {
       // Reports come one after the other.
-      const uint64_t taken = std::max(source->report.load.step_taken, *load.mirrored_step);
-      mirror.behind = taken - *load.mirrored_step;
+      const uint64_t taken = std::max(source->report.load.step_taken, *load.replicated_step);
+      replica.behind = taken - *load.replicated_step;
     }
-    return mirror;
+    return replica;
   }
   return std::nullopt;
 }
@@ -126,11 +126,11 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .leaving = m->leaving,
                         .detached = !m->control.cut().ok(),
                         .left_out = Message(m->left_out.why()),
-                        .slowness = speeds_.slowdowns().Of(name),
+                        .slowdown = speeds_.slowdowns().Of(name),
                         .stage_seconds = explanation.stage_seconds,
                         .why = explanation.why};
     for (const auto& [to, link] : speeds_.links().From(name)) member.links.push_back(link);
-    member.mirror = MirrorOf(plan, *m, roster_);
+    member.replica = ReplicaOf(plan, *m, roster_);
     if (change_ != nullptr) member.loading = change_->transaction.progress(name);
     if (ring_.Has(name)) member.layers = plan->stages[static_cast<size_t>(plan->StageOf(name))].layers;
     // A member that was not told to drop them holds the layers of a lost plan.

@@ -36,9 +36,9 @@ struct MemberInfo {
   bool prefill_matches_decode = true;  // it computes prompt rows as generated ones; all do with --exact
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
-  std::optional<LayerRange> wish;
+  std::optional<LayerRange> preference;
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
-  Transport transport = Transport::kAuto;  // its wish for links
+  Transport transport = Transport::kAuto;  // its preference for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there, as last heard; 0 = not limited
   uint64_t last_step = 0;                  // the highest number of a step that it has had
@@ -84,7 +84,7 @@ struct ClusterPolicy {
   std::string version;             // not empty: members of another version of Gyre are refused (--bit-equal)
   bool exact = false;              // every member multiplies in f32, so that all have one class
   WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
-  // The wish for links, in every plan; members that wish another one are refused.
+  // The preference for links, in every plan; members that prefer another one are refused.
   Transport transport = Transport::kAuto;
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
@@ -106,8 +106,8 @@ struct ClusterPolicy {
   // after `adopt_wait`, a plan is made over those that are there.
   std::optional<ClusterRecord> record;
   Duration adopt_wait = std::chrono::seconds(10);
-  // Each stage's full pages are copied to another member, so that a recovery recalls them (docs/faults.md).
-  bool mirror_kv = false;
+  // Each stage's full pages are copied to another member, so that a recovery restores them (docs/faults.md).
+  bool replicate_kv = false;
   bool has_cache = false;  // the coordinator before kept its cache's index
   // Plans by measured speeds.
   RebalanceRules rebalance;
@@ -120,11 +120,11 @@ struct ClusterPolicy {
   Duration observe = std::chrono::seconds(10);
 };
 
-// A member's mirror of another's stage (docs/faults.md).
-struct MirrorStatus {
+// A member's replica of another's stage (docs/faults.md).
+struct ReplicaStatus {
   std::string of;
   uint64_t pages = 0, bytes = 0;
-  // The steps that the other stage has computed since those up to which the mirror is whole; nullopt: it is not whole
+  // The steps that the other stage has computed since those up to which the replica is whole; nullopt: it is not whole
   // yet.
   std::optional<uint64_t> behind;
 };
@@ -135,16 +135,16 @@ struct MemberStatus {
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;                // it gets no layers before an undrain
-  bool leaving = false;                // its layers go to others, then it leaves
-  bool detached = false;               // its control connection is cut, and may come back
-  std::string left_out;                // why automatic plans do without it; "" if they don't
-  std::vector<LinkSpeed> links;        // from it to others, as it measured them
-  double slowness = 0;                 // its steps take so many times what was measured for; 0 = not known
-  double stage_seconds = 0;            // of its part of a step, by that; 0: it has none
-  std::string why;                     // why it has the layers that it has; "" where nothing was measured
-  std::optional<MirrorStatus> mirror;  // of the plan that serves; nullopt: it has none
-  StageProgress loading;               // of the stage that it prepares; all 0 if it prepares none
+  bool drained = false;                  // it gets no layers before an undrain
+  bool leaving = false;                  // its layers go to others, then it leaves
+  bool detached = false;                 // its control connection is cut, and may come back
+  std::string left_out;                  // why automatic plans do without it; "" if they don't
+  std::vector<LinkSpeed> links;          // from it to others, as it measured them
+  double slowdown = 0;                   // its steps take so many times what was measured for; 0 = not known
+  double stage_seconds = 0;              // of its part of a step, by that; 0: it has none
+  std::string why;                       // why it has the layers that it has; "" where nothing was measured
+  std::optional<ReplicaStatus> replica;  // of the plan that serves; nullopt: it has none
+  StageProgress loading;                 // of the stage that it prepares; all 0 if it prepares none
 };
 
 // The way in which a change is asked for.
@@ -223,7 +223,7 @@ struct ClusterStatus {
   std::optional<Proposal> proposal;
   double step_seconds = 0;  // that a step of the plan is expected to take; 0 = not known
   WireType wire = WireType::kF32;
-  Transport transport = Transport::kAuto;  // the wish
+  Transport transport = Transport::kAuto;  // the preference
   KvType kv_type = KvType::kF16;
   int block_size = 16;      // positions of a KV block
   uint32_t num_blocks = 0;  // of the plan that is being made; where there is none, of the one that runs

@@ -1,5 +1,5 @@
 // The KV pages that outlive a lost plan: of which plan there are some, at which members, and from whom the next plan
-// restores them (docs/faults.md#mirrors). Pure.
+// restores them (docs/faults.md#replicas). Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 #include "base/plan.h"
 #include "base/status.h"
-#include "coordinator/cluster/mirrors.h"
 #include "coordinator/cluster/planner.h"
+#include "coordinator/cluster/replicas.h"
 
 namespace gyre {
 
@@ -37,11 +37,11 @@ struct KvRestorePlan {
 class KvRestore {
  public:
   // A plan serves whose pages may be restored when it is lost. `ids`: the memberships of its members.
-  void Keep(const Plan& plan, uint64_t salt, std::map<std::string, uint64_t> ids) {
-    kept_ = Kept{.plan = plan, .salt = salt, .ids = std::move(ids)};
+  void Keep(const Plan& plan, uint64_t cache_namespace, std::map<std::string, uint64_t> ids) {
+    kept_ = Kept{.plan = plan, .cache_namespace = cache_namespace, .ids = std::move(ids)};
   }
   // The coordinator's predecessor had the plan: its members know what they have of it, and there are no replicas.
-  void TakeOver(Plan plan, uint64_t salt, std::map<std::string, uint64_t> ids);
+  void TakeOver(Plan plan, uint64_t cache_namespace, std::map<std::string, uint64_t> ids);
   // No pages are left.
   void Forget() { kept_.reset(); }
   // This plan is lost; pages of another one are left over from before and of no use.
@@ -56,18 +56,19 @@ class KvRestore {
   bool possible() const { return kept_.has_value(); }
   // The layers whose replica this member holds; empty: none.
   LayerRange ReplicaAt(const std::string& member) const {
-    return kept_ ? MirroredBy(kept_->plan, member) : LayerRange{};
+    return kept_ ? ReplicatedBy(kept_->plan, member) : LayerRange{};
   }
 
-  // A plan is made in place of the lost one. `whole`: its cache is as large as it was. `salt`: of its ring. `live`: the
-  // memberships of those members that may be asked for pages. Otherwise the status says why nothing is restored, and
-  // the pages are given up.
-  StatusOr<KvRestorePlan> Begin(bool whole, uint64_t salt, const std::map<std::string, uint64_t>& live, int num_layers);
+  // A plan is made in place of the lost one. `whole`: its cache is as large as it was. `cache_namespace`: of its ring.
+  // `live`: the memberships of those members that may be asked for pages. Otherwise the status says why nothing is
+  // restored, and the pages are given up.
+  StatusOr<KvRestorePlan> Begin(bool whole, uint64_t cache_namespace, const std::map<std::string, uint64_t>& live,
+                                int num_layers);
 
  private:
   struct Kept {
     Plan plan;
-    uint64_t salt = 0;
+    uint64_t cache_namespace = 0;
     std::map<std::string, uint64_t> ids;  // of its members
     bool taken_over = false;
   };

@@ -65,7 +65,7 @@ std::optional<TrialPlan> Handover::Replace() const {
     size_t best = spares.size();
     double least = kNever;
     for (size_t i = 0; i < spares.size() && i < kMostTried; ++i) {
-      if (spares[i].wish && *spares[i].wish != next[place].layers) continue;
+      if (spares[i].preference && *spares[i].preference != next[place].layers) continue;
       std::vector<Assignment> tried = next;
       tried[place].worker = spares[i].name;
       tried[place].address = spares[i].address;

@@ -16,7 +16,7 @@ PrepareRequest PendingChange::RequestFor(const std::string& worker, const Plan* 
                          .fresh = BeginsAnew(cache.num_blocks()),
                          .kv_type = policy.kv_type,
                          .sources = {}};
-  if (restore) request.recalls = restore->lost.epoch.number;
+  if (restore) request.restores = restore->lost.epoch.number;
   if (request.stage < 0 || request.fresh) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;

@@ -63,7 +63,7 @@ std::vector<std::string> PlanChange::Missing() const {
 // The worker that keeps the others waiting, as far as silence can tell. One that does not load keeps its neighbors
 // waiting for its links. A link that does not come to be leaves both its ends waiting, and then it is the end that
 // can't be reached.
-std::string PlanChange::Suspect() const {
+std::string PlanChange::LateMember() const {
   std::vector<int> stages;
   std::vector<std::string> loading;
   for (const std::string& worker : Missing()) {
@@ -279,11 +279,11 @@ PlanChange::Actions PlanChange::OnLate(Deadline) {
   if (state_ == ChangeState::kCommitting) {
     const bool missed = std::any_of(missing.begin(), missing.end(),
                                     [this](const std::string& worker) { return Find(worker)->in_new(); });
-    return missed ? Fail(late, Suspect()) : Done();
+    return missed ? Fail(late, LateMember()) : Done();
   }
   drain_expired_ = state_ == ChangeState::kDraining && engine_runs_;
   restore_failed_ = state_ == ChangeState::kMoving && restores_;
-  return Abort(late, drain_expired_ ? "" : Suspect(), !drain_expired_);
+  return Abort(late, drain_expired_ ? "" : LateMember(), !drain_expired_);
 }
 
 StageProgress PlanChange::progress() const {

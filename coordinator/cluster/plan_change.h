@@ -129,7 +129,7 @@ class PlanChange {
   Actions Done();
   Actions OnLate(Deadline now);
   std::vector<std::string> Missing() const;
-  std::string Suspect() const;
+  std::string LateMember() const;
   bool Answered(const std::string& worker);
   bool MissesNew() const;
 

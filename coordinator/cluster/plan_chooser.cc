@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "coordinator/cluster/mirrors.h"
 #include "coordinator/cluster/plan_moves.h"
+#include "coordinator/cluster/replicas.h"
 
 namespace gyre {
 
@@ -36,13 +36,13 @@ bool PlanChooser::OnlyLocal(const Plan& plan) const {
                      [this](const StagePlan& s) { return s_.roster.At(s.worker()).info.local; });
 }
 
-void PlanChooser::SetMirrors(Plan* plan) const {
-  if (!s_.policy.mirror_kv) return;
+void PlanChooser::SetReplicas(Plan* plan) const {
+  if (!s_.policy.replicate_kv) return;
   std::vector<bool> local;
   for (const StagePlan& s : plan->stages) local.push_back(s_.roster.At(s.worker()).info.local);
   const auto holders = ReplicaHolders(local);
   for (size_t i = 0; i < holders.size(); ++i) {
-    if (holders[i]) plan->stages[i].mirrored_by = plan->stages[*holders[i]].worker();
+    if (holders[i]) plan->stages[i].replicated_by = plan->stages[*holders[i]].worker();
   }
 }
 
@@ -59,7 +59,7 @@ StatusOr<TrialPlan> PlanChooser::Try(const std::vector<Assignment>& assignments,
   for (const StagePlan& s : plan.stages) {
     if (!s_.roster.Has(s.worker())) return NoSuchWorker(s.worker(), Members());
   }
-  SetMirrors(&plan);
+  SetReplicas(&plan);
   const std::vector<PlanMember> all = Members(), without_stale = Members(false);
   const bool first = !s_.on_workers && !OnlyLocal(plan);
   // After a loss nothing is in the cache, so it may be cut to what the survivors hold.
@@ -84,7 +84,7 @@ StatusOr<std::vector<Assignment>> PlanChooser::Share(const std::vector<PlanMembe
   StatusOr<std::vector<Assignment>> even = BalanceLayers(sizes, members);
   const bool plain = s_.policy.rebalance.mode == Rebalance::kOff || members.size() < 2 ||
                      std::any_of(members.begin(), members.end(), [this](const PlanMember& m) {
-                       return m.wish || s_.roster.At(m.name).info.speed == MachineSpeed{};
+                       return m.preference || s_.roster.At(m.name).info.speed == MachineSpeed{};
                      });
   if (plain || !even.ok() || even->size() != members.size()) return even;
   const Balance b = s_.speeds.BalanceOf(members, s_.roster, sizes);
@@ -160,7 +160,7 @@ PlanChooser::OverWorkers PlanChooser::ForWorkers(bool with_local) const {
       out.plan = trial.status();
       return out;
     }
-    // The local member wishes all layers.
+    // The local member prefers all layers.
     if (OnlyLocal(trial->plan)) break;
     if (MakeRoom(*trial, &candidates, &out.too_small)) continue;
     out.plan = *std::move(trial);
@@ -209,7 +209,7 @@ bool PlanChooser::MakeRoom(const TrialPlan& trial, std::vector<PlanMember>* cand
 std::optional<PlanChooser::OverLocal> PlanChooser::ForLocal() const {
   for (PlanMember& m : Members()) {
     if (!m.local || m.drained || s_.roster.At(m.name).left_out.for_now(s_.now)) continue;
-    m.wish.reset();  // it is for plans with others
+    m.preference.reset();  // it is for plans with others
     const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(s_.cache.sizes(), {m});
     StatusOr<TrialPlan> trial = assignments.ok() ? Try(*assignments, {.automatic = true}) : assignments.status();
     if (trial.ok() && !trial->shortages.empty()) trial = Status(trial->shortages[0].why);

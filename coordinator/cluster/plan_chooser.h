@@ -106,7 +106,7 @@ class PlanChooser {
   bool MakeRoom(const TrialPlan& trial, std::vector<PlanMember>* candidates,
                 std::map<std::string, Status>* too_small) const;
   bool OnlyLocal(const Plan& plan) const;
-  void SetMirrors(Plan* plan) const;
+  void SetReplicas(Plan* plan) const;
 
   const PlanningState s_;
 };

@@ -13,15 +13,15 @@ struct Need {
   MemoryCounts held;
   uint64_t weights = 0;     // bytes
   std::vector<int> layers;  // of both
-  LayerRange mirrors, mirrors_next;
-  // At most, with `counts` in the next plan. A mirror is dropped when the next one begins.
+  LayerRange replicas, replicas_next;
+  // At most, with `counts` in the next plan. A replica is dropped when the next one begins.
   uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
     const auto of = [&sizes](LayerRange range, const MemoryCounts& with) {
       uint64_t sum = 0;
       for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, with);
       return sum;
     };
-    const uint64_t now = of(mirrors, held.num_blocks > 0 ? held : counts), later = of(mirrors_next, counts);
+    const uint64_t now = of(replicas, held.num_blocks > 0 ? held : counts), later = of(replicas_next, counts);
     if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held) + now, of(next, counts) + later);
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
@@ -31,8 +31,8 @@ struct Need {
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   Need need{.next = {}, .holds = member.holds, .held = member.held, .layers = {}};
   const LayerRange held = member.holds;
-  need.mirrors = member.mirrors;
-  need.mirrors_next = MirroredBy(next, member.name);
+  need.replicas = member.replicas;
+  need.replicas_next = ReplicatedBy(next, member.name);
   const int stage = next.StageOf(member.name);
   if (stage >= 0) need.next = next.stages[static_cast<size_t>(stage)].layers;
   const int layers = sizes.num_layers();

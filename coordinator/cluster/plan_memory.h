@@ -18,7 +18,7 @@ namespace gyre {
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve);
 
 // Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both, and the larger of
-// their mirrors, as one is dropped when the other begins.
+// their replicas, as one is dropped when the other begins.
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);
 
 struct Shortage {

@@ -103,9 +103,9 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range) {
   return sum;
 }
 
-LayerRange MirroredBy(const Plan& plan, const std::string& worker) {
+LayerRange ReplicatedBy(const Plan& plan, const std::string& worker) {
   for (const StagePlan& s : plan.stages) {
-    if (!worker.empty() && s.mirrored_by == worker) return s.layers;
+    if (!worker.empty() && s.replicated_by == worker) return s.layers;
   }
   return {};
 }
@@ -204,11 +204,11 @@ void SortByLayers(std::vector<Assignment>* assignments) {
                    [](const Assignment& a, const Assignment& b) { return a.layers.begin < b.layers.begin; });
 }
 
-// The layers that nobody wishes; nullopt: wishes overlap. `wished` is in ring order.
-std::optional<std::vector<LayerRange>> Gaps(const std::vector<Assignment>& wished, int num_layers) {
+// The layers that nobody prefers; nullopt: preferences overlap. `preferred` is in ring order.
+std::optional<std::vector<LayerRange>> Gaps(const std::vector<Assignment>& preferred, int num_layers) {
   std::vector<LayerRange> gaps;
   int end = 0;
-  for (const Assignment& a : wished) {
+  for (const Assignment& a : preferred) {
     if (a.layers.begin < end) return std::nullopt;
     if (a.layers.begin > end) gaps.push_back({end, a.layers.begin});
     end = a.layers.end;
@@ -229,8 +229,8 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
   std::vector<Assignment> out;
   std::vector<const PlanMember*> others;
   for (const PlanMember& m : members) {
-    if (m.wish) {
-      out.push_back({m.name, m.address, *m.wish});
+    if (m.preference) {
+      out.push_back({m.name, m.address, *m.preference});
     } else {
       others.push_back(&m);
     }

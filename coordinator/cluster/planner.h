@@ -57,11 +57,11 @@ struct PlanMember {
   std::string name;
   std::string address;
   bool local = false;
-  bool drained = false;            // it gets no layers, by name neither
-  uint64_t memory = 0;             // 0 = unknown: not checked
-  std::optional<LayerRange> wish;  // worker --layers
-  LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
-  LayerRange mirrors;              // layers whose pages it keeps copies of, until then
+  bool drained = false;                  // it gets no layers, by name neither
+  uint64_t memory = 0;                   // 0 = unknown: not checked
+  std::optional<LayerRange> preference;  // worker --layers
+  LayerRange holds;                      // layers that it keeps, weights and pages, until a next plan serves
+  LayerRange replicas;                   // layers whose pages it keeps copies of, until then
   // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
   // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
   // as many as the next plan.
@@ -70,7 +70,7 @@ struct PlanMember {
 };
 
 // The layers of the plan whose pages this member keeps copies of; empty: none.
-LayerRange MirroredBy(const Plan& plan, const std::string& worker);
+LayerRange ReplicatedBy(const Plan& plan, const std::string& worker);
 
 // A resize text is at most this long, in bytes.
 inline constexpr size_t kMaxResizeText = 64 << 10;
@@ -81,10 +81,10 @@ uint64_t EndBytes(const ModelSizes& sizes, bool first, bool last);
 uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 
 // Contiguous ranges for `members`, so that the largest share of bytes read per token is smallest; the output matrix
-// counts with the last range. Wishes are kept where they do not overlap and the members without one, in their order,
-// can share the other layers; those of them for whom no layer is left get none. Where that is impossible, wishes do not
-// count. The result is in ring order. kInvalidArgument: more members than layers, none, or all have a wish and these
-// leave a gap or overlap or begin where no range can.
+// counts with the last range. Preferences are kept where they do not overlap and the members without one, in their
+// order, can share the other layers; those of them for whom no layer is left get none. Where that is impossible,
+// preferences do not count. The result is in ring order. kInvalidArgument: more members than layers, none, or all have
+// a preference and these leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
 // The members in an order in which BalanceLayers leaves little to load: those that hold layers in the order of these

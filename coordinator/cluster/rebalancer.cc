@@ -48,7 +48,7 @@ std::string KeyOf(const Balance& balance) {
     key +=
         fmt::format("{} {} {} {:.3g} {:.3g} {} {};", m.member.name, m.member.memory,
                     m.member.disk == 0 || m.member.disk >= whole ? -1 : static_cast<int64_t>(m.member.disk / layer),
-                    m.speed.memory_bytes_per_second, m.speed.operations_per_second, m.slowness, m.member.holds.begin);
+                    m.speed.memory_bytes_per_second, m.speed.operations_per_second, m.slowdown, m.member.holds.begin);
   }
   for (const auto& hops : balance.hops) {
     for (const HopSpeed& hop : hops) key += fmt::format("{} {} {} ", hop.reached, hop.latency, hop.bytes_per_second);
@@ -91,9 +91,10 @@ std::optional<Proposal> Rebalancer::Look(const PlanChooser& chooser, const View&
     considered_ = std::move(key);
     const StatusOr<std::vector<RingStage>> best = BestRing(balance, view.ring.size());
     best_.reset();
-    // A wish is an order.
-    const bool wishes = std::any_of(members.begin(), members.end(), [](const PlanMember& m) { return m.wish; });
-    if (best.ok() && !wishes) best_ = Weigh(chooser, balance, *best, step_seconds_);
+    // A preference is an order.
+    const bool preferences =
+        std::any_of(members.begin(), members.end(), [](const PlanMember& m) { return m.preference; });
+    if (best.ok() && !preferences) best_ = Weigh(chooser, balance, *best, step_seconds_);
     explained_ =
         ExplainLayers(balance, view.ring, best.ok() ? *best : std::vector<RingStage>(), state.roster, state.speeds);
   }

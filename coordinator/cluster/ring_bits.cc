@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-uint64_t RingSalt(const Plan& plan, const Roster& roster, const ClusterPolicy& policy) {
+uint64_t RingCacheNamespace(const Plan& plan, const Roster& roster, const ClusterPolicy& policy) {
   std::string text = fmt::format("{} {} {}", WireTypeName(plan.wire), KvTypeName(policy.kv_type), policy.exact);
   std::string before;
   for (const StagePlan& s : plan.stages) {

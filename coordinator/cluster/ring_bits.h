@@ -13,7 +13,7 @@ namespace gyre {
 // Everything of a ring that changes the bits of a block's content: members with another instruction set or version
 // compute other bits, and rounded activations depend on the boundaries between stages. REQUIRES: the members of the
 // plan are there.
-uint64_t RingSalt(const Plan& plan, const Roster& roster, const ClusterPolicy& policy);
+uint64_t RingCacheNamespace(const Plan& plan, const Roster& roster, const ClusterPolicy& policy);
 
 // Whether all stages of the plan compute prompt rows as generated ones. Members that are gone don't count.
 bool PrefillMatchesDecode(const Plan& plan, const Roster& roster, const ClusterPolicy& policy);

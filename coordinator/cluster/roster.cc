@@ -84,9 +84,9 @@ std::vector<PlanMember> Roster::PlanMembers(const Plan* runs, const KvRestore& r
                    .local = m->info.local,
                    .drained = IsDrained(m->info.name) || m->leaving,
                    .memory = m->info.memory,
-                   .wish = m->info.wish,
+                   .preference = m->info.preference,
                    .holds = with_stale || !IsStale(*m, runs) ? m->holdings.Most() : LayerRange{},
-                   .mirrors = restore.ReplicaAt(m->info.name),
+                   .replicas = restore.ReplicaAt(m->info.name),
                    .held = held,
                    .disk = m->info.disk});
   }

@@ -7,11 +7,11 @@ Balance Speeds::BalanceOf(const std::vector<PlanMember>& members, const Roster& 
   std::vector<std::string> processes;
   for (const PlanMember& m : members) {
     const MemberInfo& info = roster.At(m.name).info;
-    processes.push_back(info.local ? LinkBook::kThisProcess : m.name);
-    b.members.push_back({.member = m, .speed = info.speed, .slowness = slowdowns_.Rounded(m.name)});
+    processes.push_back(info.local ? LinkTable::kThisProcess : m.name);
+    b.members.push_back({.member = m, .speed = info.speed, .slowdown = slowdowns_.Rounded(m.name)});
   }
   FillUnknown(&b.members);
-  processes.push_back(LinkBook::kThisProcess);
+  processes.push_back(LinkTable::kThisProcess);
   for (const std::string& from : processes) {
     b.hops.emplace_back();
     for (const std::string& to : processes) b.hops.back().push_back(links_.Hop(from, to));
@@ -29,7 +29,7 @@ void Speeds::Observe(const std::vector<PlanMember>& members, const std::vector<R
   const auto predict = [&](double rows) {
     Balance b = BalanceOf(members, roster, sizes);
     b.rows = rows;
-    for (RatedMember& m : b.members) m.slowness = 1, m.member.memory = 0;
+    for (RatedMember& m : b.members) m.slowdown = 1, m.member.memory = 0;
     return TimeOf(b, stages).stages;
   };
   slowdowns_.Observe(reports, predict, now);

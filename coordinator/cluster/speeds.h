@@ -6,7 +6,7 @@
 
 #include "coordinator/cluster/balance.h"
 #include "coordinator/cluster/cluster_types.h"
-#include "coordinator/cluster/link_book.h"
+#include "coordinator/cluster/link_table.h"
 #include "coordinator/cluster/roster.h"
 #include "coordinator/cluster/slowdowns.h"
 
@@ -22,8 +22,8 @@ class Speeds {
         links_(ring_address, policy.probe_answer, policy.probe_again),
         slowdowns_(policy.observe) {}
 
-  LinkBook& links() { return links_; }
-  const LinkBook& links() const { return links_; }
+  LinkTable& links() { return links_; }
+  const LinkTable& links() const { return links_; }
   Slowdowns& slowdowns() { return slowdowns_; }
   const Slowdowns& slowdowns() const { return slowdowns_; }
   void Forget(const std::string& member) {
@@ -40,7 +40,7 @@ class Speeds {
 
  private:
   const double rows_, row_bytes_;
-  LinkBook links_;
+  LinkTable links_;
   Slowdowns slowdowns_;
 };
 

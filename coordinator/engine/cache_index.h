@@ -18,7 +18,8 @@ namespace gyre {
 using ChainId = uint64_t;
 inline constexpr ChainId kNoChain = 0;
 
-// A published unit. Of the paged group it has a block's content, of the others its chain says what it has.
+// A published unit. A unit of the paged group lists its block's tokens; the chain of a unit of another group says
+// which tokens it covers.
 struct CachedUnit {
   MemoryCounts::Place place;
   uint64_t step = 0;  // no later one has written it
@@ -28,7 +29,7 @@ struct CachedUnit {
   std::vector<TokenId> tokens;
   std::vector<RowClass> classes;
   uint32_t snapshot = 0;  // its number
-  bool passing = false;
+  bool evict_first = false;
   bool operator==(const CachedUnit&) const = default;
 };
 

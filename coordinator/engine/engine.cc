@@ -19,7 +19,7 @@ void Engine::Impl::Loop() {
     TakeResults();
     ExpireDeadlines();
     CheckSilence();
-    SendQuestions();
+    SendFullLogitsRequests();
     CheckPools();
     CheckWhenIdle();
     CheckDrained();
@@ -54,7 +54,7 @@ void Engine::Impl::TakeResults() {
 void Engine::Impl::Launch() {
   while (serving()) {
     std::optional<StepPlan> plan = scheduler_->Next(Now());
-    questions_.DropStale([this](SeqId seq) { return scheduler_->Incarnation(seq); });  // of preempted sequences
+    full_logits_.DropStale([this](SeqId seq) { return scheduler_->Incarnation(seq); });  // of preempted sequences
     if (!CheckPools() || !plan) return;
     board_.Stale();
     if (Status status = SendStep(*plan); !status.ok()) Break(Annotate(status, "the ring"));
@@ -170,11 +170,11 @@ RingProgress Engine::progress() const { return impl_->progress(); }
 void Engine::BreakRing(Epoch epoch, const Status& why) { impl_->BreakRing(epoch, why); }
 void Engine::Grow(uint32_t num_blocks) { impl_->Grow(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
-void Engine::Await(const Status& why, bool crashed, bool mirrored, std::optional<Deadline> since) {
-  impl_->Await(why, crashed, mirrored, since);
+void Engine::Await(const Status& why, bool crashed, bool replicated, std::optional<Deadline> since) {
+  impl_->Await(why, crashed, replicated, since);
 }
-void Engine::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
-  impl_->Recall(step, std::move(recalled));
+void Engine::Restore(std::optional<uint64_t> step, std::function<void(UnitList)> restored) {
+  impl_->Restore(step, std::move(restored));
 }
 void Engine::Lose(const Status& why) { impl_->Lose(why); }
 EngineStats Engine::stats() const { return impl_->stats(); }

@@ -28,16 +28,16 @@ struct Ring {
   uint32_t stages = 1;
   bool prefill_matches_decode = true;  // no stage computes prompt rows otherwise than generated ones
   // Names what changes a row's bits from one plan to the next: the boundaries with activations that are rounded, the
-  // stages' instruction sets. After another salt new requests find nothing in the prefix cache that the ring before
-  // computed; running ones keep their rows.
-  uint64_t salt = 0;
-  // After a loss: what Engine::Recall left in the KV cache is there in this ring. Otherwise the cache is forgotten.
-  bool recalls = false;
+  // stages' instruction sets. In another cache namespace new requests find nothing in the prefix cache that the ring
+  // before computed; running ones keep their rows.
+  uint64_t cache_namespace = 0;
+  // After a loss: what Engine::Restore left in the KV cache is there in this ring. Otherwise the cache is forgotten.
+  bool restores = false;
   // But for these units.
   std::vector<BlockId> missing;
   // Members have had steps up to this one: the ring's have higher numbers.
   uint64_t step_floor = 0;
-  // A member of this process has layers: what kills it kills the coordinator. Requests that are suspected of having
+  // A member of this process has layers: what kills it kills the coordinator. Quarantined requests, which may have
   // cost two rings fail before they run here.
   bool own_member = false;
   std::shared_ptr<Link> to_first, from_last;
@@ -65,7 +65,7 @@ struct EngineOptions {
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.
   std::function<void(Epoch, const Status&)> on_broken;
-  // The index that the process before kept. The first Recall takes it over, and what members lack of it is forgotten.
+  // The index that the process before kept. The first Restore takes it over, and what members lack of it is forgotten.
   CacheIndex cache;
   // Changes of the index, on the engine's thread, soon after them; must not block. Empty: it is not kept.
   std::function<void(CacheNews)> on_cache;
@@ -83,7 +83,7 @@ struct SequenceStats {
 struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
-  uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
+  uint64_t tokens_generated = 0, full_logits_requests = 0, step_errors = 0, discarded_results = 0;
   uint64_t step_bytes_sent = 0;  // frames of steps, to the first stage
   uint64_t mask_bytes_sent = 0;  // frames of masks, to the first stage
   uint64_t forced_tokens = 0;    // generated ones that a grammar left no choice about, and that took no answer
@@ -93,9 +93,9 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, prompt_rows = 0;
   // From Submit to the first token, from each token to the next, and from Submit to Finished.
   LatencyHistogram to_first_token, between_tokens, request_time;
-  uint64_t pauses = 0;      // from a drain, or the last result of a ring that broke, to the ring that goes on
-  uint64_t blamed = 0;      // requests that were taken to be the cause of three lost rings
-  uint64_t rings_lost = 0;  // with a member, so that everything was computed again
+  uint64_t pauses = 0;           // from a drain, or the last result of a ring that broke, to the ring that goes on
+  uint64_t poison_requests = 0;  // requests that were taken to be the cause of three lost rings
+  uint64_t rings_lost = 0;       // with a member, so that everything was computed again
   Duration last_wait{}, longest_wait{};  // from the last sign of the lost ring to the next ring
   Duration last_pause{}, longest_pause{};
   // Sequences that a pause found in the middle of their prompt, or of a block, added up over all pauses.
@@ -142,13 +142,13 @@ class Engine {
   // A member of the ring is lost, and with it the ring and the KV cache. Requests wait, new ones too, and get a Waiting
   // event with `why`; after the next Resume with a ring they are computed again and go on. Called again, it only tells
   // another `why`. `crashed`: what was in flight may be the cause; a request that is shown to be it fails
-  // (Scheduler::LoseFlights). `mirrored`: the cache may be recalled by the next ring (docs/faults.md).
+  // (Scheduler::LoseFlights). `replicated`: the cache may be restored by the next ring (docs/faults.md).
   // `since`: when the ring gave its last sign, for the statistics; nullopt: now.
-  void Await(const Status& why, bool crashed, bool mirrored = false, std::optional<Deadline> since = std::nullopt);
+  void Await(const Status& why, bool crashed, bool replicated = false, std::optional<Deadline> since = std::nullopt);
   // While requests wait: the cache keeps what no step after this one has written, or after the lost ring's beginning
-  // where that is later (nullopt: nothing), and `recalled` is called on the engine's thread with the units that are
+  // where that is later (nullopt: nothing), and `restored` is called on the engine's thread with the units that are
   // left, numbered as in Drain.
-  void Recall(std::optional<uint64_t> step, std::function<void(UnitList live)> recalled);
+  void Restore(std::optional<uint64_t> step, std::function<void(UnitList live)> restored);
   // There is no ring and none to wait for: every request ends in Failed{why}, and new ones are refused with it until
   // the next Resume.
   void Lose(const Status& why);

@@ -27,7 +27,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
     requests->push_back({.first = 0,
                          .count = item.count,
                          .mode = RowMode::kFullLogits,
-                         .touched = {},
+                         .biased = {},
                          .mask = {},
                          .logprobs = samples ? r.logprobs : std::nullopt});
     return;
@@ -41,7 +41,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
       requests->push_back({.first = from - item.first_position,
                            .count = end - from,
                            .mode = RowMode::kHidden,
-                           .touched = {},
+                           .biased = {},
                            .mask = {}});
     }
     return;
@@ -49,7 +49,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
   for (uint32_t position = first; position < std::min(end, RowsToScore(r)); ++position) {
     requests->push_back({.first = position - item.first_position,
                          .mode = RowMode::kTargets,
-                         .touched = {r.prompt[position + 1]},
+                         .biased = {r.prompt[position + 1]},
                          .mask = {},
                          .logprobs = r.prompt_logprobs});
   }

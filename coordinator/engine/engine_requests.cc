@@ -218,7 +218,7 @@ void Engine::Impl::End(Sequence& s, const Event& terminal) {
   --accepted_;
   Trace(TraceKind::kRequestEnded, static_cast<uint64_t>(s.id));
   scheduler_->Remove(s.id);
-  questions_.Drop(s.id);
+  full_logits_.Drop(s.id);
   board_.Stale();
   const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
   Deliver(s, terminal);

@@ -44,7 +44,7 @@ void Engine::Impl::OnShrink(uint32_t num_blocks, bool whole) {
 }
 
 void Engine::Impl::ForgetCache(uint32_t num_blocks, bool whole) {
-  recallable_ = false;
+  restorable_ = false;
   if (whole) whole_blocks_ = num_blocks;
   for (SeqId id : scheduler_->Shrink(num_blocks, whole)) {
     Sequence& s = *sequences_.at(id);
@@ -67,16 +67,16 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     // Whether the old ring broke or a drain of it was given up: what it still owes will not be heard any more.
     repaired = !broke.ok();
     LoseFlights(broke);
-    if (std::exchange(distrusts_cache_, false) || (recallable_ && !ring->recalls)) ForgetCache(num_blocks_);
-    if (recallable_) scheduler_->Forget(ring->missing);
-    recallable_ = false;
+    if (std::exchange(distrusts_cache_, false) || (restorable_ && !ring->restores)) ForgetCache(num_blocks_);
+    if (restorable_) scheduler_->Forget(ring->missing);
+    restorable_ = false;
     cache_.DropFound();
     scheduler_->SkipSteps(ring->step_floor);
     ring_began_ = scheduler_->last_step();
     const uint32_t fixed = options_.steps_in_flight;
     scheduler_->SetRing(fixed > 0 ? fixed : ring->stages + 1, fixed > 0 ? fixed : ring->stages,
-                        ring->prefill_matches_decode, ring->salt);
-    if (ring->own_member) FailSuspects();
+                        ring->prefill_matches_decode, ring->cache_namespace);
+    if (ring->own_member) FailQuarantined();
   }
   if (ring && awaited_) {
     counts_.last_wait = Now() - await_started_;
@@ -100,65 +100,65 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
 // Nothing that is in flight or asked will be answered: it is sent again. `why`: the ring broke, perhaps by what was in
 // flight; OK: it was replaced.
 void Engine::Impl::LoseFlights(const Status& why) {
-  for (SeqId id : scheduler_->LoseFlights(!why.ok(), questions_.Asked())) {
+  for (SeqId id : scheduler_->LoseFlights(!why.ok(), full_logits_.Asked())) {
     Blame(*sequences_.at(id), fmt::format("was in the ring each of the three times that it broke, the last time alone, "
                                           "so it is taken to be the cause: {}",
                                           Message(why)));
   }
   // The hidden state that a question is about may be gone: the row is computed once more.
-  for (SeqId id : questions_.Asking()) {
+  for (SeqId id : full_logits_.Asking()) {
     sequences_.at(id)->wants_full_logits = true;
     scheduler_->Repeat(id);
   }
-  questions_.Clear();
+  full_logits_.Clear();
   mask_numbers_.Clear();
 }
 
 // InvalidArgument, as clients and proxies send what fails otherwise again by themselves.
 void Engine::Impl::Blame(Sequence& s, const std::string& why) {
-  ++counts_.blamed;
+  ++counts_.poison_requests;
   poison_.Add(s.request.prompt, Now());
   Fail(s, InvalidArgument("this request {}", why));
 }
 
-void Engine::Impl::FailSuspects() {
-  for (SeqId id : scheduler_->Suspects()) {
+void Engine::Impl::FailQuarantined() {
+  for (SeqId id : scheduler_->Quarantined()) {
     Blame(*sequences_.at(id),
           "was in the ring both times that it broke, and the ring that is left has layers in the coordinator's own "
           "process, which it might end");
   }
 }
 
-void Engine::Impl::Await(const Status& why, bool crashed, bool mirrored, std::optional<Deadline> since) {
+void Engine::Impl::Await(const Status& why, bool crashed, bool replicated, std::optional<Deadline> since) {
   Refuse(absl::OkStatus());
-  Post([this, why, crashed, mirrored, since] { OnAwait(why, crashed, mirrored, since.value_or(Now())); });
+  Post([this, why, crashed, replicated, since] { OnAwait(why, crashed, replicated, since.value_or(Now())); });
 }
 
-void Engine::Impl::Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled) {
-  Post([this, step, recalled = std::move(recalled)] {
-    const bool takes_over = !recallable_ && cache_.has_found();
+void Engine::Impl::Restore(std::optional<uint64_t> step, std::function<void(UnitList)> restored) {
+  Post([this, step, restored = std::move(restored)] {
+    const bool takes_over = !restorable_ && cache_.has_found();
     if (takes_over) {
       scheduler_->Restore(cache_.TakeFound());
-      recallable_ = true;
+      restorable_ = true;
     }
-    if (!recallable_) return recalled({});
+    if (!restorable_) return restored({});
     scheduler_->ForgetAfter(step ? std::max(*step, ring_began_) : 0);
-    UnitList list = scheduler_->RecallList();
+    UnitList list = scheduler_->RestoreList();
     // What the process before did after the index was kept is not known.
     if (takes_over) list.steps = scheduler_->StepsOf(list.units);
-    recalled(std::move(list));
+    restored(std::move(list));
   });
 }
 
-void Engine::Impl::OnAwait(const Status& why, bool crashed, bool mirrored, Deadline since) {
+void Engine::Impl::OnAwait(const Status& why, bool crashed, bool replicated, Deadline since) {
   if (!awaited_) {
     ++counts_.rings_lost;
     await_started_ = since;
     DropRing();
     LoseFlights(crashed ? why : absl::OkStatus());
-    if (mirrored) {
+    if (replicated) {
       scheduler_->PutBack();
-      recallable_ = true;
+      restorable_ = true;
     } else {
       ForgetCache(num_blocks_);  // the lost member's part of every block is gone
     }
@@ -183,7 +183,7 @@ void Engine::Impl::DropRing() {
 void Engine::Impl::OnLose(const Status& why) {
   DropRing();
   awaited_.reset();
-  recallable_ = false;
+  restorable_ = false;
   EndAll(Failed{why});
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
   cache_.BeginAnew();

@@ -19,7 +19,7 @@
 #include "base/work_pool.h"
 #include "coordinator/engine/cache_reporter.h"
 #include "coordinator/engine/engine.h"
-#include "coordinator/engine/logits_questions.h"
+#include "coordinator/engine/full_logits_requests.h"
 #include "coordinator/engine/mask_numbers.h"
 #include "coordinator/engine/poison_prompts.h"
 #include "coordinator/engine/ring_session.h"
@@ -50,8 +50,8 @@ class Engine::Impl {
   void BreakRing(Epoch epoch, const Status& why);
   RingProgress progress() const { return ring_.progress(); }
   void Resume(std::optional<Ring> ring);
-  void Await(const Status& why, bool crashed, bool mirrored, std::optional<Deadline> since);
-  void Recall(std::optional<uint64_t> step, std::function<void(UnitList)> recalled);
+  void Await(const Status& why, bool crashed, bool replicated, std::optional<Deadline> since);
+  void Restore(std::optional<uint64_t> step, std::function<void(UnitList)> restored);
   void Lose(const Status& why);
   EngineStats stats() const { return board_.Read(); }
   Status CheckIntegrity();
@@ -116,22 +116,22 @@ class Engine::Impl {
   void OnShrink(uint32_t num_blocks, bool whole);
   void ForgetCache(uint32_t num_blocks, bool whole = false);
   void OnResume(const std::optional<Ring>& ring);
-  void OnAwait(const Status& why, bool crashed, bool mirrored, Deadline since);
-  void FailSuspects();
+  void OnAwait(const Status& why, bool crashed, bool replicated, Deadline since);
+  void FailQuarantined();
   void Blame(Sequence& s, const std::string& why);
   void OnLose(const Status& why);
   void DropRing();
   void Break(const Status& why);
   void LoseFlights(const Status& why);
   void CheckSilence();
-  bool OwesResults() const { return scheduler_->in_flight() > 0 || !questions_.empty(); }
+  bool OwesResults() const { return scheduler_->in_flight() > 0 || !full_logits_.empty(); }
 
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
   const SamplingParams& SamplingOf(Sequence& s) const;
   bool OnlyEnds(const Sequence& s) const { return s.mask != nullptr && s.mask->only_ends; }
   RowRequest SampleRequest(Sequence& s, const StepItem& item);
-  void SendQuestions();
+  void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);
   void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
   void OnStepFailed(StepId step, const StepError& error);
@@ -179,14 +179,14 @@ class Engine::Impl {
   std::function<void(std::vector<BlockId>)> drained_;
   Deadline paused_since_{};        // by a drain, or by a ring that broke
   std::optional<Status> awaited_;  // why requests wait for a ring
-  bool recallable_ = false;        // meanwhile the cache has what the lost ring had
+  bool restorable_ = false;        // meanwhile the cache has what the lost ring had
   uint64_t ring_began_ = 0;        // the last step before the ring
   Deadline await_started_{};
   CacheReporter cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<uint32_t> whole_blocks_;  // of the cache, where it was resized
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
-  LogitsQuestions questions_;  // of running sequences' current incarnations
+  FullLogitsRequests full_logits_;  // of running sequences' current incarnations
   size_t with_deadline_ = 0;
   bool unchecked_ = false;        // requests came since the last check of the KV bookkeeping
   bool distrusts_cache_ = false;  // blocks may be of two sequences: the next ring begins with none

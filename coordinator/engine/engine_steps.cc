@@ -165,28 +165,28 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
   return logit.ok() ? Emit(s, **draw, *logit) : Fail(s, logit.status());
 }
 
-// Sent by SendQuestions: an answer is taken in without anything that could break the ring.
+// Sent by SendFullLogitsRequests: an answer is taken in without anything that could break the ring.
 void Engine::Impl::Ask(const Sequence& s, uint32_t position) {
-  ++counts_.full_logits_questions;
-  questions_.Ask(
+  ++counts_.full_logits_requests;
+  full_logits_.Ask(
       {.seq = s.id, .incarnation = scheduler_->Incarnation(s.id), .model = options_.model, .position = position});
 }
 
-void Engine::Impl::SendQuestions() {
+void Engine::Impl::SendFullLogitsRequests() {
   while (ring_.linked()) {
-    const LogitsQuestion* question = questions_.NextToSend();
+    const FullLogitsRequest* question = full_logits_.NextToSend();
     if (question == nullptr) return;
     encoder_.Reset();
-    EncodeLogitsQuestion(*question, &encoder_);
+    EncodeFullLogitsRequest(*question, &encoder_);
     const ByteSpan parts[] = {encoder_.bytes()};
-    const Status status = ring_.Send(FrameKind::kLogitsQuestion, parts, RealTime(ring_.silence_deadline()));
+    const Status status = ring_.Send(FrameKind::kFullLogitsRequest, parts, RealTime(ring_.silence_deadline()));
     if (!status.ok()) return Break(Annotate(status, "the ring"));
   }
 }
 
 void Engine::Impl::OnLogitsAnswer(const LogitsAnswer& answer) {
   // An answer to a sequence that ended or was preempted meanwhile has no question any more.
-  if (!questions_.Answered(answer.question)) {
+  if (!full_logits_.Answered(answer.question)) {
     ++counts_.discarded_results;
     return;
   }

@@ -20,8 +20,8 @@ KvCache::KvCache(const KvCacheOptions& options)
 
 void KvCache::SetRing(uint64_t salt, uint32_t rows_in_flight) {
   options_.rows_in_flight = rows_in_flight;
-  rings_ += salt != ring_salt_ ? 1 : 0;
-  ring_salt_ = salt;
+  rings_ += salt != ring_namespace_ ? 1 : 0;
+  ring_namespace_ = salt;
 }
 
 // Admission.
@@ -73,7 +73,7 @@ void KvCache::TakeWindow(size_t prefix, KvTables* t) {
 
 bool KvCache::Admit(const Admission& a, KvTables* t) {
   *t = {};
-  t->salt = MixSalts(a.salt, ring_salt_);
+  t->salt = MixSalts(a.salt, ring_namespace_);
   t->ring = rings_;
   t->prompt = a.prompt;
   t->blocks = TakePrefix(a, t->salt);
@@ -251,7 +251,7 @@ void KvCache::ReleaseTables(bool unused, KvTables* t) {
   }
   for (const KvTables::Snapshot& copy : t->snapshots) slots().Release(copy.slot);
   for (; !t->window.empty(); t->window.pop_back())
-    window().Release(t->window.back(), unused && window().passing(t->window.back()));
+    window().Release(t->window.back(), unused && window().evict_first(t->window.back()));
   *t = {};
 }
 
@@ -346,7 +346,7 @@ std::vector<BlockId> KvCache::LiveUnits() const {
 
 std::vector<BlockId> KvCache::FindPrefix(uint64_t salt, TokenSpan rows) const {
   std::vector<BlockId> units;
-  salt = MixSalts(salt, ring_salt_);
+  salt = MixSalts(salt, ring_namespace_);
   ChainId chain = kNoChain;
   for (size_t at = 0; at + options_.block_size <= rows.size(); at += options_.block_size) {
     chain = index_.Find(salt, chain, rows.Sub(at, options_.block_size));

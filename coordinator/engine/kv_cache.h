@@ -80,7 +80,7 @@ class KvCache {
   }
   // Counts what an admission depends on: units given back, contents that can be found.
   uint64_t changes() const { return changes_; }
-  // Counts the changes of the ring's salt.
+  // Counts the changes of the ring's cache namespace.
   uint64_t rings() const { return rings_; }
   // Contents of sequences that are admitted from now on are of this ring. `rows_in_flight`: of one sequence at most.
   void SetRing(uint64_t salt, uint32_t rows_in_flight);
@@ -118,8 +118,8 @@ class KvCache {
   // A row of the sequence has landed, so the snapshot that it began with is not read any more.
   void Begun(KvTables* tables);
   // Publishes the full blocks of the rows [0, settled): all have landed and none is sent again, as what is shared is
-  // never written again. `step`: no later one has written them. After a change of the ring's salt the rows of a
-  // sequence that runs on are of both rings, and nothing is published.
+  // never written again. `step`: no later one has written them. After a change of the ring's cache namespace the rows
+  // of a sequence that runs on are of both rings, and nothing is published.
   void Publish(TokenSpan rows, uint32_t settled, uint64_t step, KvTables* tables);
   // Gives back the units that no row from `settled` on reads. A sequence of `size` tokens.
   void ReleaseBehind(uint32_t settled, uint32_t size, KvTables* tables);
@@ -198,7 +198,7 @@ class KvCache {
   MemoryCounts whole_;  // what the pools have room for: the cache may be cut, and grows again
   PrefixIndex index_;
   std::array<Group, kKvGroups> groups_;
-  uint64_t ring_salt_ = 0;
+  uint64_t ring_namespace_ = 0;
   uint64_t rings_ = 0;
   uint64_t changes_ = 0;
 };

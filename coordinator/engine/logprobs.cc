@@ -32,7 +32,7 @@ StatusOr<RowLogprobs> RowLogprobs::Read(const RowAnswer& answer, uint32_t n, int
 }
 
 StatusOr<float> RawLogit(const RowAnswer& answer, TokenId id) {
-  for (const auto* list : {&answer.touched, &answer.top}) {
+  for (const auto* list : {&answer.biased, &answer.top}) {
     const auto found = std::find_if(list->begin(), list->end(), [id](const TokenLogit& t) { return t.id == id; });
     if (found != list->end()) return found->logit;
   }

@@ -11,16 +11,16 @@ namespace gyre {
 class Quarantine {
  public:
   // Two lost rings may be the fault of its next rows.
-  bool suspected() const { return losses_ >= 2; }
+  bool quarantined() const { return losses_ >= 2; }
   // Nothing else may be in flight beside its next rows, so that a third lost ring blames nobody else. The rows before
   // them may go with others.
-  bool NeedsRing(uint32_t launched) const { return suspected() && launched >= proven_; }
+  bool NeedsRing(uint32_t launched) const { return quarantined() && launched >= proven_; }
   // Its next rows go in a step of their own.
-  bool NeedsStep(uint32_t launched) const { return (failed_ && launched >= blamed_from_) || NeedsRing(launched); }
+  bool NeedsStep(uint32_t launched) const { return (failed_ && launched >= failed_from_) || NeedsRing(launched); }
   // The rows from `launched` on that may go in one step, as far as `end`.
   uint32_t StepEnd(uint32_t launched, uint32_t end) const {
-    if (failed_ && launched < blamed_from_) end = std::min(end, blamed_from_);
-    if (suspected() && launched < proven_) end = std::min(end, proven_);
+    if (failed_ && launched < failed_from_) end = std::min(end, failed_from_);
+    if (quarantined() && launched < proven_) end = std::min(end, proven_);
     return end;
   }
 
@@ -28,16 +28,16 @@ class Quarantine {
   void Landed(uint32_t end) {
     proven_ = std::max(proven_, end);
     if (end >= lost_end_) losses_ = 0;
-    if (end < blamed_end_) return;
-    errors_ = blamed_from_ = blamed_end_ = 0;
+    if (end < failed_end_) return;
+    errors_ = failed_from_ = failed_end_ = 0;
     failed_ = false;
   }
   // A step with the rows [first, end) failed. `recurrent`: rows are computed again from before `first`.
   void Failed(uint32_t first, uint32_t end, bool recurrent) {
     failed_ = true;
     if (!recurrent) return;
-    blamed_from_ = blamed_end_ == 0 ? first : std::min(blamed_from_, first);
-    blamed_end_ = std::max(blamed_end_, end);
+    failed_from_ = failed_end_ == 0 ? first : std::min(failed_from_, first);
+    failed_end_ = std::max(failed_end_, end);
   }
   // The failed step had rows of this sequence only. True: it is the second one.
   bool FailedAlone() { return ++errors_ >= 2; }
@@ -46,13 +46,13 @@ class Quarantine {
   // A ring was lost with rows up to `end` in flight. `alone`: no other sequence's. True: it is the third one, alone.
   bool LostRing(uint32_t end, bool alone) {
     lost_end_ = std::max(losses_ > 0 ? lost_end_ : 0, end);
-    return (!suspected() || alone) && ++losses_ >= 3;
+    return (!quarantined() || alone) && ++losses_ >= 3;
   }
   // The row before `end` was asked about when a ring was lost: it lands again, and only the next row proves something.
   void Unprove(uint32_t end) { proven_ = std::min(proven_, end - 1); }
   // The sequence begins again with `size` other tokens, so its rows have new positions.
   void Restart(uint32_t size) {
-    proven_ = blamed_from_ = blamed_end_ = 0;
+    proven_ = failed_from_ = failed_end_ = 0;
     lost_end_ = size + 1;
   }
 
@@ -62,9 +62,9 @@ class Quarantine {
   uint32_t losses_ = 0;    // rings that were lost with rows of it, since it got beyond those
   uint32_t proven_ = 0;    // rows that have landed once, in any incarnation: they do no harm
   uint32_t lost_end_ = 0;  // when so many rows have landed, those that were in flight at the last loss did no harm
-  // With recurrent state a replay lands rows again that were never at fault: errors count until `blamed_end_` rows have
-  // landed, and rows before blamed_from_ go beside others.
-  uint32_t blamed_from_ = 0, blamed_end_ = 0;
+  // With recurrent state a replay lands rows again that were never at fault: errors count until `failed_end_` rows have
+  // landed, and rows before failed_from_ go beside others.
+  uint32_t failed_from_ = 0, failed_end_ = 0;
 };
 
 }  // namespace gyre

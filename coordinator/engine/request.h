@@ -68,9 +68,9 @@ struct Request : RequestSettings {
   // context, unless it is shifted.
   uint32_t max_new_tokens = 0;
   std::string id;  // for the log: what the client knows the request by; "" = nothing
-  // By which it can be taken up when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
+  // By which it can be reattached when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
   // StateKeeper it means nothing.
-  std::string take_up_id;
+  std::string reattach_id;
   // The text continues after these tokens, which were drawn before; their texts are not read. Each has its event again.
   // Not with prompt_logits, prompt_logprobs or an embedding.
   std::vector<TokenEvent> generated;

@@ -171,8 +171,8 @@ Status CheckAnswer(const RowRequest& request, const RowAnswer& answer, std::span
                     static_cast<int>(answer.mode), static_cast<int>(request.mode));
   }
   const auto same_id = [](const auto& a, const auto& b) { return a.id == b.id; };
-  if (!std::equal(answer.touched.begin(), answer.touched.end(), adjustments.begin(), adjustments.end(), same_id)) {
-    return Internal("the answer for position {} has other touched ids than sampling needs", answer.position);
+  if (!std::equal(answer.biased.begin(), answer.biased.end(), adjustments.begin(), adjustments.end(), same_id)) {
+    return Internal("the answer for position {} has other biased ids than sampling needs", answer.position);
   }
   const size_t k = request.mode == RowMode::kArgmax ? 1 : request.k;
   if (answer.top.size() > k) {
@@ -182,7 +182,7 @@ Status CheckAnswer(const RowRequest& request, const RowAnswer& answer, std::span
   for (size_t i = 0; i < answer.top.size(); ++i) {
     const TokenLogit& entry = answer.top[i];
     if (entry.id < 0 || entry.id >= vocab || !Allowed(request.mask, entry.id) ||
-        std::binary_search(request.touched.begin(), request.touched.end(), entry.id)) {
+        std::binary_search(request.biased.begin(), request.biased.end(), entry.id)) {
       return Internal("the answer for position {} has the candidate {}, which was not asked for", answer.position,
                       entry.id);
     }
@@ -203,19 +203,19 @@ size_t CountAllowed(std::span<const uint64_t> mask, size_t vocab) {
   return count;
 }
 
-// True if the candidates are all ids that are neither touched nor masked and can be drawn.
+// True if the candidates are all ids that are neither biased nor masked and can be drawn.
 bool HoldsAllOthers(const RowRequest& request, const RowAnswer& answer, int vocab) {
   const size_t k = request.mode == RowMode::kArgmax ? 1 : request.k;
   if (answer.top.size() < k || !Drawable(answer.top.back().logit)) return true;
   size_t others = CountAllowed(request.mask, static_cast<size_t>(vocab));
-  for (TokenId id : request.touched) others -= Allowed(request.mask, id);
+  for (TokenId id : request.biased) others -= Allowed(request.mask, id);
   return answer.top.size() >= others;
 }
 
 // Sets the bounds of the mass of all ids that can be drawn, from the answer's log-sum-exp; leaves them open where it
 // does not tell.
 void BoundMass(const SamplingParams& params, const RowRequest& request, const RowAnswer& answer,
-               std::span<const TokenLogit> touched, Ranked* ranked) {
+               std::span<const TokenLogit> biased, Ranked* ranked) {
   double rest = 0;
   if (params.temperature == 1) {
     rest = answer.log_sum_exp;
@@ -227,7 +227,7 @@ void BoundMass(const SamplingParams& params, const RowRequest& request, const Ro
   const float best = ranked->list[0].logit;
   const double scaled_best = static_cast<double>(best) / params.temperature;
   double mass = answer.top.empty() ? 0 : std::exp(rest - scaled_best);
-  for (const TokenLogit& entry : touched) mass += Weight(entry.logit, best, params.temperature);
+  for (const TokenLogit& entry : biased) mass += Weight(entry.logit, best, params.temperature);
   if (!std::isfinite(mass)) return;
   const double margin =
       kMassMargin + 16 * std::numeric_limits<double>::epsilon() * (std::fabs(rest) + std::fabs(scaled_best));
@@ -241,15 +241,15 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
                           uint32_t candidates) {
   RowRequest request;
   request.mask.assign(mask.begin(), mask.end());
-  for (const Adjustment& adjustment : Adjustments(params, history)) request.touched.push_back(adjustment.id);
+  for (const Adjustment& adjustment : Adjustments(params, history)) request.biased.push_back(adjustment.id);
   const bool greedy = params.temperature == 0;
-  if (greedy && request.touched.empty()) {
+  if (greedy && request.biased.empty()) {
     request.mode = RowMode::kArgmax;
     return request;
   }
   request.mode = RowMode::kTopK;
   if (greedy) {
-    request.k = 1;  // the best of the others is all that the touched ids compete with
+    request.k = 1;  // the best of the others is all that the biased ids compete with
     return request;
   }
   const bool all_fit = params.top_k > 0 && static_cast<uint32_t>(params.top_k) <= kMaxTopK;
@@ -275,10 +275,10 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
   std::vector<TokenLogit> list;
   for (size_t i = 0; i < adjustments.size(); ++i) {
     const TokenId id = adjustments[i].id;
-    const float logit = Adjusted(params, adjustments[i], answer.touched[i].logit);
+    const float logit = Adjusted(params, adjustments[i], answer.biased[i].logit);
     if (Drawable(logit) && Allowed(request.mask, id)) list.push_back({id, logit});
   }
-  const std::vector<TokenLogit> touched = list;
+  const std::vector<TokenLogit> biased = list;
   std::copy_if(answer.top.begin(), answer.top.end(), std::back_inserter(list),
                [](const TokenLogit& entry) { return Drawable(entry.logit); });
   if (list.empty()) return NothingLeft(params, answer.position);
@@ -286,7 +286,7 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
   Ranked ranked;
   ranked.complete = HoldsAllOthers(request, answer, vocab);
   if (!ranked.complete) {
-    // Below the last of the top, unknown ids may stand between touched ids.
+    // Below the last of the top, unknown ids may stand between biased ids.
     list.erase(std::upper_bound(list.begin(), list.end(), answer.top.back(), Before), list.end());
   }
   ranked.list = list;
@@ -296,7 +296,7 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
     std::sort(by_id.begin(), by_id.end(), [](const TokenLogit& a, const TokenLogit& b) { return a.id < b.id; });
     ranked.mass_low = ranked.mass_high = MassOf(by_id, list[0].logit, params.temperature);
   } else {
-    BoundMass(params, request, answer, touched, &ranked);
+    BoundMass(params, request, answer, biased, &ranked);
   }
   const auto top_k = EffectiveTopK(params, static_cast<size_t>(vocab));
   return DrawRanked(params, top_k, UniformAt(params.seed, answer.position + moved), ranked);

@@ -252,7 +252,8 @@ void Scheduler::MaskReady(SeqId id) {
   if (ScheduledSequence* s = rep_->queue.Find(id)) s->awaits_mask = false;
 }
 
-void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode, uint64_t salt) {
+void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode,
+                        uint64_t cache_namespace) {
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
@@ -264,7 +265,7 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool pre
   o.prefill_matches_decode = prefill_matches_decode;
   rep_->options = Sane(o);
   rep_->pace.Begin(rep_->options);
-  rep_->cache.SetRing(salt, RowsInFlight(rep_->options));
+  rep_->cache.SetRing(cache_namespace, RowsInFlight(rep_->options));
 }
 
 void Scheduler::PutBack() { rep_->PreemptAll(); }
@@ -349,10 +350,10 @@ void Scheduler::Repeat(SeqId id) {
   s->launched = s->landed = s->size() - 1;
 }
 
-std::vector<SeqId> Scheduler::Suspects() const {
+std::vector<SeqId> Scheduler::Quarantined() const {
   std::vector<SeqId> out;
   for (const auto& [id, s] : rep_->queue.all()) {
-    if (s->quarantine.suspected() && rep_->queue.Find(id) != nullptr) out.push_back(id);
+    if (s->quarantine.quarantined() && rep_->queue.Find(id) != nullptr) out.push_back(id);
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -418,13 +419,13 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-// Lists of the cached units. A recall, the members of another plan and the next coordinator process use them.
+// Lists of the cached units. A restore, the members of another plan and the next coordinator process use them.
 
 void Scheduler::ForgetAfter(uint64_t step) { rep_->cache.ForgetAfter(step); }
 void Scheduler::Forget(std::span<const BlockId> units) { rep_->cache.Forget(units); }
 std::vector<BlockId> Scheduler::LiveBlocks() const { return rep_->cache.LiveUnits(); }
 
-UnitList Scheduler::RecallList() const {
+UnitList Scheduler::RestoreList() const {
   UnitList list;
   std::unordered_set<BlockId> listed;
   const auto add = [&](const std::vector<BlockId>& units) {

@@ -60,13 +60,14 @@ class Scheduler {
   void MaskReady(SeqId seq);
   // No step in flight will ever land: their rows are scheduled again. `ring_lost`: they, or the questions about the
   // last landed rows of `asked`, may be why. Rows that have landed before are not. A sequence that this happened to
-  // twice, without getting beyond what it had in flight then, is suspected: the rows that have not landed yet run with
-  // nothing else in flight. Returns the one that it happened to a third time, alone: the caller must Remove it.
+  // twice, without getting beyond what it had in flight then, is quarantined: the rows that have not landed yet run
+  // with nothing else in flight. Returns the one that it happened to a third time, alone: the caller must Remove it.
   std::vector<SeqId> LoseFlights(bool ring_lost, std::span<const SeqId> asked = {});
   // The ring is another one. What is cached stays: after a change of prefill_matches_decode it was computed the other
-  // way. `salt` names everything of the ring that changes a row's bits: sequences that are admitted from now on find
-  // only blocks that were computed wholly under the same salt.
-  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode, uint64_t salt = 0);
+  // way. `cache_namespace` names everything of the ring that changes a row's bits: sequences that are admitted from now
+  // on find only blocks that were computed wholly in the same one.
+  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode,
+               uint64_t cache_namespace = 0);
   // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and a
   // sequence that wants more positions than there are now ends at them. Returns those whose tokens no longer fit: the
   // caller must Remove them. `whole`: the whole cache has so many from now on, more or fewer than before. REQUIRES:
@@ -79,8 +80,8 @@ class Scheduler {
   void ForgetAfter(uint64_t step);
   // Forgets these units, numbered as for LiveBlocks. REQUIRES: nothing runs.
   void Forget(std::span<const BlockId> units);
-  // Lists the cached units for a recall. The prefixes of waiting sequences come first, in the order of admission.
-  UnitList RecallList() const;
+  // Lists the cached units for a restore. The prefixes of waiting sequences come first, in the order of admission.
+  UnitList RestoreList() const;
   // Takes over what another scheduler had cached, in any order; what does not fit is left out. REQUIRES: nothing has
   // run.
   void Restore(std::vector<CachedUnit> units);
@@ -98,8 +99,8 @@ class Scheduler {
   // The units of memory that are in use or cached, rising, numbered as MemoryCounts says: what a layer's new owner
   // needs.
   std::vector<BlockId> LiveBlocks() const;
-  // The sequences that are suspected of having cost two rings (LoseFlights).
-  std::vector<SeqId> Suspects() const;
+  // The sequences that may have cost two rings (LoseFlights).
+  std::vector<SeqId> Quarantined() const;
   // Ends a sequence, whatever its state; its blocks come back when its last step in flight has landed.
   void Remove(SeqId seq);
 

@@ -32,7 +32,7 @@ std::optional<BlockId> UnitPool::Allocate(bool snapshot) {
     id = free_.back();
     free_.pop_back();
   } else if (kept() > 0) {
-    std::list<BlockId>& from = passing_.empty() ? kept_ : passing_;
+    std::list<BlockId>& from = evict_first_.empty() ? kept_ : evict_first_;
     id = from.front();
     from.pop_front();
     Unpublish(id);
@@ -40,7 +40,7 @@ std::optional<BlockId> UnitPool::Allocate(bool snapshot) {
     return std::nullopt;
   }
   units_[id].owners = 1;
-  units_[id].passing = false;
+  units_[id].evict_first = false;
   if (snapshot && ++last_number_ == 0) ++last_number_;
   units_[id].number = snapshot ? last_number_ : 0;
   return id;
@@ -49,11 +49,11 @@ std::optional<BlockId> UnitPool::Allocate(bool snapshot) {
 BlockId UnitPool::Take(ChainId chain) {
   const BlockId id = by_chain_.at(chain);
   Unit& unit = units_[id];
-  if (unit.owners++ == 0) (unit.passing ? passing_ : kept_).erase(unit.place);
+  if (unit.owners++ == 0) (unit.evict_first ? evict_first_ : kept_).erase(unit.place);
   return id;
 }
 
-bool UnitPool::Release(BlockId id, bool passing) {
+bool UnitPool::Release(BlockId id, bool evict_first) {
   if (id >= units() || units_[id].owners == 0) {
     Fault(Internal("{} {} of {} is given back, and it has no owner", what_, id, units()));
     return false;
@@ -63,8 +63,8 @@ bool UnitPool::Release(BlockId id, bool passing) {
   if (unit.chain == kNoChain) {
     free_.push_back(id);
   } else {
-    std::list<BlockId>& to = passing ? passing_ : kept_;
-    unit.passing = passing;
+    std::list<BlockId>& to = evict_first ? evict_first_ : kept_;
+    unit.evict_first = evict_first;
     unit.place = to.insert(to.end(), id);
   }
   return true;
@@ -84,7 +84,7 @@ bool UnitPool::Publish(ChainId chain, BlockId id, uint64_t step) {
 }
 
 void UnitPool::ForgetAfter(uint64_t step) {
-  for (std::list<BlockId>* list : {&passing_, &kept_}) {
+  for (std::list<BlockId>* list : {&evict_first_, &kept_}) {
     for (auto it = list->begin(); it != list->end();) {
       if (units_[*it].step <= step) {
         ++it;
@@ -110,7 +110,7 @@ std::optional<BlockId> UnitPool::Find(ChainId chain) const {
 
 void UnitPool::ForgetUnit(BlockId id) {
   if (id >= units() || units_[id].owners > 0 || units_[id].chain == kNoChain) return;
-  (units_[id].passing ? passing_ : kept_).erase(units_[id].place);
+  (units_[id].evict_first ? evict_first_ : kept_).erase(units_[id].place);
   Unpublish(id);
   free_.push_back(id);
 }
@@ -128,7 +128,7 @@ std::optional<CachedUnit> UnitPool::Content(BlockId id, int group) const {
                     .tokens = {},
                     .classes = {},
                     .snapshot = u.number,
-                    .passing = u.passing};
+                    .evict_first = u.evict_first};
 }
 
 // A number that a cut left without a unit is taken too.
@@ -150,7 +150,7 @@ void UnitPool::Restore(const std::vector<CachedUnit>& stored) {
     if (id >= units() || taken[id] || u.chain == kNoChain) continue;
     if (const auto older = Find(u.chain)) {
       Unit& before = units_[*older];
-      (before.passing ? passing_ : kept_).erase(before.place);
+      (before.evict_first ? evict_first_ : kept_).erase(before.place);
       before.chain = kNoChain;  // the newer unit has it
       Changed(*older);
       taken[*older] = false;
@@ -160,8 +160,8 @@ void UnitPool::Restore(const std::vector<CachedUnit>& stored) {
     unit.chain = u.chain;
     unit.step = u.step;
     unit.number = u.snapshot;
-    unit.passing = u.passing;
-    std::list<BlockId>& to = u.passing ? passing_ : kept_;
+    unit.evict_first = u.evict_first;
+    std::list<BlockId>& to = u.evict_first ? evict_first_ : kept_;
     unit.place = to.insert(to.end(), id);
     taken[id] = true;
   }
@@ -175,7 +175,7 @@ void UnitPool::Forget(uint32_t n) {
     Changed(id);
   }
   by_chain_.clear();
-  passing_.clear();
+  evict_first_.clear();
   kept_.clear();
   free_.clear();
   units_.assign(n, {});
@@ -215,12 +215,12 @@ Status UnitPool::CheckIntegrity(std::span<const uint32_t> owners) const {
     if (units_[id].chain != kNoChain) return Internal("{} {} is free and published", what_, id);
     ++listed[id];
   }
-  for (const std::list<BlockId>* list : {&passing_, &kept_}) {
+  for (const std::list<BlockId>* list : {&evict_first_, &kept_}) {
     for (auto it = list->begin(); it != list->end(); ++it) {
       if (*it >= units()) return Internal("{} {} is kept, there are {}", what_, *it, units());
       const Unit& unit = units_[*it];
       if (unit.chain == kNoChain) return Internal("{} {} is kept and has no content", what_, *it);
-      if (unit.place != it || unit.passing != (list == &passing_))
+      if (unit.place != it || unit.evict_first != (list == &evict_first_))
         return Internal("{} {} does not know its place among those kept", what_, *it);
       ++listed[*it];
     }

@@ -19,8 +19,8 @@
 namespace gyre {
 
 // Not thread-safe: KvCache owns it. A unit is free, owned (sequences or steps use it), or kept: it has content that is
-// found by its chain, and no owner. If none is free, a kept one is reused: first those of passing use, then the others,
-// the longest unused first. A call that its caller must not make changes nothing and is told by TakeFault.
+// found by its chain, and no owner. If none is free, a kept one is reused: first those to be evicted first, then the
+// others, the longest unused first. A call that its caller must not make changes nothing and is told by TakeFault.
 class UnitPool {
  public:
   // `what` names a unit in messages. `forgotten` is told of each content that leaves the pool.
@@ -28,11 +28,11 @@ class UnitPool {
 
   uint32_t units() const { return static_cast<uint32_t>(units_.size()); }
   // The number of units that Allocate can still give: free and kept ones.
-  uint32_t available() const { return static_cast<uint32_t>(free_.size() + passing_.size() + kept_.size()); }
+  uint32_t available() const { return static_cast<uint32_t>(free_.size() + evict_first_.size() + kept_.size()); }
   // Units that are found by their content, those with owners too.
   uint32_t published() const { return static_cast<uint32_t>(by_chain_.size()); }
   // The published units without owners.
-  uint32_t kept() const { return static_cast<uint32_t>(passing_.size() + kept_.size()); }
+  uint32_t kept() const { return static_cast<uint32_t>(evict_first_.size() + kept_.size()); }
   // Owned and kept units, rising.
   std::vector<BlockId> Live() const;
 
@@ -41,8 +41,8 @@ class UnitPool {
   uint32_t owners(BlockId unit) const { return units_[unit].owners; }
   // Of its content; kNoChain: the unit is not published.
   ChainId chain(BlockId unit) const { return units_[unit].chain; }
-  // Whether it was of passing use when it was last kept.
-  bool passing(BlockId unit) const { return units_[unit].passing; }
+  // Whether it was to be evicted first when it was last kept.
+  bool evict_first(BlockId unit) const { return units_[unit].evict_first; }
 
   // A unit with one owner, or nullopt. `snapshot`: it gets a number.
   std::optional<BlockId> Allocate(bool snapshot = false);
@@ -55,9 +55,9 @@ class UnitPool {
   // content is found already. REQUIRES: every row of it has landed without error and none is sent again; the unit is
   // not published. `step`: no later one has written it. False: a wrong call.
   bool Publish(ChainId chain, BlockId unit, uint64_t step = 0);
-  // Gives an owner back. Without owners a published unit is kept, any other is free. `passing`: its content is hardly
-  // going to be asked for. Returns whether the unit has no owner now.
-  bool Release(BlockId unit, bool passing = false);
+  // Gives an owner back. Without owners a published unit is kept, any other is free. `evict_first`: its content is
+  // hardly going to be asked for. Returns whether the unit has no owner now.
+  bool Release(BlockId unit, bool evict_first = false);
   // Both: for what a step wrote and nobody computes in.
   void Keep(ChainId chain, BlockId unit, uint64_t step = 0) {
     Publish(chain, unit, step);
@@ -99,7 +99,7 @@ class UnitPool {
     ChainId chain = kNoChain;  // of its content, if it is published
     uint32_t number = 0;
     uint64_t step = 0;
-    bool passing = false;
+    bool evict_first = false;
     bool changed = false;                // it stands in changed_
     std::list<BlockId>::iterator place;  // valid while it is kept
   };
@@ -108,7 +108,7 @@ class UnitPool {
   std::function<void(ChainId)> forgotten_;
   std::vector<Unit> units_;
   std::vector<BlockId> free_;
-  std::list<BlockId> passing_, kept_;  // longest unused first
+  std::list<BlockId> evict_first_, kept_;  // longest unused first
   std::unordered_map<ChainId, BlockId> by_chain_;
   uint32_t last_number_ = 0;
   std::vector<BlockId> changed_;

@@ -12,7 +12,7 @@
 #include "coordinator/engine/request_codec.h"
 #include "coordinator/grpc/services.h"
 #include "coordinator/service/service.h"
-#include "coordinator/state/request_book.h"
+#include "coordinator/state/request_journal.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "model/chat_template.h"
 #include "model/quoted.h"
@@ -251,7 +251,7 @@ class InferenceService : public v1::Inference::CallbackService {
                                                         const v1::GenerateRequest* r) override {
     Question q = ReadQuestion(*r);
     KeepApart(CallerOf(*context->auth_context()), &q);
-    if (!r->request_id().empty()) return TakeUp(context, *r, q.tenant);
+    if (!r->request_id().empty()) return Reattach(context, *r, q.tenant);
     const CallRecord call = NewCall("Generate");
     const std::string id = service_.streams().keeps() ? NewRequestId(call.id) : call.id;
     return new StreamCall<v1::GenerateEvent>(context, call, id, r->resume_after(), Asking(std::move(q), call.id, id));
@@ -321,18 +321,18 @@ class InferenceService : public v1::Inference::CallbackService {
     return [this, q = std::move(q), call, id](StreamOptions options) mutable -> StatusOr<std::unique_ptr<EventStream>> {
       GYRE_ASSIGN_OR_RETURN(Request request, service_.MakeRequest(std::move(q)));
       request.id = call;
-      request.take_up_id = id;
+      request.reattach_id = id;
       return service_.Submit(std::move(request), std::move(options));
     };
   }
-  grpc::ServerWriteReactor<v1::GenerateEvent>* TakeUp(grpc::CallbackServerContext* context,
-                                                      const v1::GenerateRequest& r, uint64_t tenant) {
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Reattach(grpc::CallbackServerContext* context,
+                                                        const v1::GenerateRequest& r, uint64_t tenant) {
     const std::string id = IsRequestId(r.request_id()) ? r.request_id() : "-";
     CallRecord call{.method = "Generate"};
     call.id = CallOf(id);
     return new StreamCall<v1::GenerateEvent>(
         context, std::move(call), id, r.resume_after(),
-        [this, id, tenant](StreamOptions options) { return service_.TakeUp(id, tenant, std::move(options)); });
+        [this, id, tenant](StreamOptions options) { return service_.Reattach(id, tenant, std::move(options)); });
   }
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};

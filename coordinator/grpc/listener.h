@@ -1,6 +1,6 @@
 // The front of a server's port: accepts connections, ends those that say nothing or are no HTTP/2 (with TLS: no TLS),
-// lets strangers begin handshakes of TLS at a limited rate, keeps descriptors in reserve for the rest of the process,
-// and hands the others over.
+// lets unauthenticated peers begin handshakes of TLS at a limited rate, keeps descriptors in reserve for the rest of
+// the process, and hands the others over.
 #pragma once
 
 #include <functional>

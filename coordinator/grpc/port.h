@@ -1,4 +1,4 @@
-// A port with a gRPC server behind it: its listener, TLS, joins with tokens, and the limits on strangers.
+// A port with a gRPC server behind it: its listener, TLS, joins with tokens, and the limits on unauthenticated peers.
 #pragma once
 
 #include <grpcpp/server_builder.h>

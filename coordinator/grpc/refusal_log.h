@@ -1,4 +1,4 @@
-// A log line for the first stranger that is refused, then at most one line a minute with their number.
+// A log line for the first unauthenticated peer that is refused, then at most one line a minute with their number.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ std::unique_ptr<grpc::Service> MakeInferenceService(const GrpcServerOptions& opt
 
 class AttachReactor;
 
-// The attached workers, so that silent ones are found, and the memberships that a stream may take up again.
+// The attached workers, so that silent ones are found, and the memberships that a stream may reattach to.
 // Thread-safe.
 class AttachedWorkers {
  public:

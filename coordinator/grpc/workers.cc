@@ -37,7 +37,7 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .prefill_matches_decode = h.prefill_matches_decode,
           .model_hash = h.model_hash,
           .wire_types = h.wire_types,
-          .wish = h.wish,
+          .preference = h.preference,
           .instance = h.instance,
           .transport = h.transport,
           .fetches = h.fetches,
@@ -157,7 +157,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     joined_ = true;
     return absl::OkStatus();
   }
-  // Takes up the membership of a stream before. False: it is not there any more, so the worker begins anew.
+  // Reattaches to the membership of a stream before. False: it is not there any more, so the worker begins anew.
   bool Resume(const WorkerHello& hello, const std::optional<Principal>& caller) {
     if (hello.instance == 0 || hello.resumes_term != term_) return false;
     const auto known = attached_.Find(hello.instance);

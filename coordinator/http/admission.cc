@@ -66,7 +66,7 @@ Caller Identify(const ApiKeys* keys, const HttpRequest& request, bool loopback) 
 Admission Admit(const ServerCore& core, const Router& router, const HttpRequest& request) {
   Admission out;
   if (const std::string* host = request.Header("host")) out.error = CheckHost(core.origins, *host);
-  if (!out.error && ClassifyOrigin(core.origins, request) == OriginKind::kStranger) {
+  if (!out.error && ClassifyOrigin(core.origins, request) == OriginKind::kForeign) {
     out.error = ApiError{.status = 403,
                          .message = "a page of another server may not ask here; the flag --cors ORIGIN lets it",
                          .code = "origin_not_allowed"};

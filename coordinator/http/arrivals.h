@@ -17,9 +17,9 @@ namespace gyre::http {
 template <class T>
 class Arrivals {
  public:
-  // patience: how long one may wait.
-  Arrivals(const AddressLimits& rate, const AdmissionLimits& waiting, Duration patience)
-      : budget_(rate), limits_(waiting), patience_(patience) {}
+  // timeout: how long one may wait.
+  Arrivals(const AddressLimits& rate, const AdmissionLimits& waiting, Duration timeout)
+      : budget_(rate), limits_(waiting), timeout_(timeout) {}
 
   struct Outcome {
     std::optional<T> serve;     // the newcomer, if it need not wait
@@ -41,7 +41,7 @@ class Arrivals {
       out.give_way = std::move(it->connection);
       waiting_.erase(it);
     }
-    waiting_.push_back({std::move(group), std::move(connection), now + patience_});
+    waiting_.push_back({std::move(group), std::move(connection), now + timeout_});
     return out;
   }
   // Those whose turn has come, the oldest of each address first.
@@ -76,7 +76,7 @@ class Arrivals {
   };
   AddressBudget budget_;
   const AdmissionLimits limits_;
-  const Duration patience_;
+  const Duration timeout_;
   std::deque<Waiting> waiting_;  // the oldest first
 };
 

@@ -87,7 +87,7 @@ json::object EngineJson(const ClusterStatus& c, const EngineStats& e) {
           {"rings_lost", e.rings_lost},
           {"last_wait_ms", Millis(e.last_wait)},
           {"longest_wait_ms", Millis(e.longest_wait)},
-          {"blamed", e.blamed},
+          {"poison_requests", e.poison_requests},
           {"pauses", e.pauses},
           {"last_pause_ms", Millis(e.last_pause)},
           {"longest_pause_ms", Millis(e.longest_pause)}};

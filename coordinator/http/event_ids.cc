@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "coordinator/state/request_book.h"
+#include "coordinator/state/request_journal.h"
 #include "fmt/format.h"
 
 namespace gyre::http {

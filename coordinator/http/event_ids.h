@@ -1,4 +1,4 @@
-// The `id` fields of a stream of server-sent events that can be taken up (docs/restart.md). They count the events of
+// The `id` fields of a stream of server-sent events that can be reattached (docs/restart.md). They count the events of
 // each choice, and of the stream as a whole, so that a client that has seen some of them gets only the others.
 #pragma once
 
@@ -25,7 +25,7 @@ class EventIds {
   bool on() const { return !stream_.empty(); }
   const std::string& stream() const { return stream_; }
   size_t choices() const { return seen_.empty() ? 0 : seen_.size() - 1; }
-  // The take_up_id of a choice's request.
+  // The reattach_id of a choice's request.
   std::string RequestId(size_t choice) const;
 
   // `events`: complete ones, each of which ends with an empty line: the next events of the choice or of the stream.

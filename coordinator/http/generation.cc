@@ -3,7 +3,7 @@
 #include <atomic>
 #include <exception>
 
-#include "coordinator/state/request_book.h"
+#include "coordinator/state/request_journal.h"
 
 namespace gyre::http {
 
@@ -77,7 +77,7 @@ std::optional<ApiError> Generation::Add(StatusOr<std::unique_ptr<EventStream>> s
 std::optional<ApiError> Generation::Start(std::vector<Request> requests, const EventIds& ids) {
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].id = exchange_.request().id;
-    if (ids.on()) requests[i].take_up_id = ids.RequestId(i);
+    if (ids.on()) requests[i].reattach_id = ids.RequestId(i);
     if (auto error = Add(service_.Submit(std::move(requests[i]), Waking()))) return error;
   }
   return std::nullopt;
@@ -98,7 +98,7 @@ std::optional<ApiError> Generation::Open(std::vector<Request> requests, bool str
   }
   *ids = *std::move(before);
   for (size_t i = 0; i < ids->choices(); ++i) {
-    if (auto error = Add(service_.TakeUp(ids->RequestId(i), asked.caller.tenant, Waking()))) return error;
+    if (auto error = Add(service_.Reattach(ids->RequestId(i), asked.caller.tenant, Waking()))) return error;
   }
   return std::nullopt;
 }

@@ -47,7 +47,7 @@ class Generation {
   // Like Start, or with the header Last-Event-ID takes up the stream that the client has seen events of. Then
   // `requests` give only their number, and all events come again, from the first one on. `ids`: of the events to be
   // written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: the stream in the
-  // header can't be taken up.
+  // header can't be reattached.
   std::optional<ApiError> Open(std::vector<Request> requests, bool stream, EventIds* ids);
 
   struct Item {
@@ -78,7 +78,7 @@ class Generation {
   bool stream_ = false;
   Deadline ring_deadline_ = kNoDeadline;               // of a wait for a ring
   std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended
-  std::vector<std::unique_ptr<EventStream>> ended_;    // can be taken up as long as the others
+  std::vector<std::unique_ptr<EventStream>> ended_;    // can be reattached as long as the others
   size_t running_ = 0, turn_ = 0;
 };
 

@@ -166,8 +166,8 @@ void AddScheduler(const EngineStats& e, Families* f) {
            "The time from the last sign of a ring that was lost to the next ring, at the last loss.",
            Seconds(e.last_wait));
   f->Gauge("gyre_longest_wait_seconds", "The longest of these times.", Seconds(e.longest_wait));
-  f->Counter("gyre_requests_blamed_total", "Requests that failed as they were taken to be the cause of lost rings.",
-             Number(e.blamed));
+  f->Counter("gyre_poison_requests_total", "Requests that failed as they were taken to be the cause of lost rings.",
+             Number(e.poison_requests));
   f->Counter("gyre_pauses_total", "Pauses of the engine while a plan changed.", Number(e.pauses));
   f->Gauge("gyre_last_pause_seconds", "How long the last pause took.", Seconds(e.last_pause));
   f->Gauge("gyre_longest_pause_seconds", "How long the longest pause took.", Seconds(e.longest_pause));
@@ -233,8 +233,9 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
        [](M m) { return Number(m.info.disk); });
   each(MetricType::kGauge, "gyre_worker_resident_bytes", "Bytes of a worker's process in physical memory.",
        [](M m) { return Number(m.load.resident_bytes); });
-  each(MetricType::kGauge, "gyre_worker_mirror_bytes", "Bytes of the mirror that a worker keeps of another's KV cache.",
-       [](M m) { return Number(m.load.mirrored_bytes); });
+  each(MetricType::kGauge, "gyre_worker_replica_bytes",
+       "Bytes of the replica that a worker keeps of another's KV cache.",
+       [](M m) { return Number(m.load.replicated_bytes); });
 }
 
 void AddLinks(const ClusterStatus& c, const EngineStats& e, const std::vector<Worker>& workers, Families* f) {

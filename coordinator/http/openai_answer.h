@@ -74,7 +74,7 @@ class OpenAiAnswer {
 
   // Appends what a silent stream sends, so that nobody takes it for dead. Call it after AppendBegin.
   virtual void AppendPing(std::string* out);
-  // Whether a stream consists of JSON objects, each in a line, instead of events. Such a stream can't be taken up.
+  // Whether a stream consists of JSON objects, each in a line, instead of events. Such a stream can't be reattached.
   virtual bool json_lines() const { return false; }
 
   bool stream() const { return streaming_.stream; }

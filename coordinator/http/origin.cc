@@ -127,17 +127,17 @@ OriginKind ClassifyOrigin(const OriginRules& rules, const HttpRequest& request) 
     const std::string* site = request.Header("sec-fetch-site");
     const std::string* mode = request.Header("sec-fetch-mode");
     const bool foreign = site != nullptr && (*site == "cross-site" || *site == "same-site");
-    return foreign && (mode == nullptr || *mode != "navigate") ? OriginKind::kStranger : OriginKind::kNone;
+    return foreign && (mode == nullptr || *mode != "navigate") ? OriginKind::kForeign : OriginKind::kNone;
   }
   const std::optional<Origin> origin = ParseOrigin(*text);
-  if (!origin) return OriginKind::kStranger;
+  if (!origin) return OriginKind::kForeign;
   if (std::find(rules.cors.begin(), rules.cors.end(), Format(*origin)) != rules.cors.end()) return OriginKind::kListed;
   const std::string* host = request.Header("host");
   const std::optional<Authority> here = host == nullptr ? std::nullopt : ParseAuthority(*host);
-  if (!here || here->host != origin->authority.host) return OriginKind::kStranger;
+  if (!here || here->host != origin->authority.host) return OriginKind::kForeign;
   // Behind a proxy with TLS the scheme differs; a port serves one scheme only.
   const std::string port = !here->port.empty() ? here->port : origin->scheme == "https" ? "443" : "80";
-  return port == origin->authority.port ? OriginKind::kSame : OriginKind::kStranger;
+  return port == origin->authority.port ? OriginKind::kSame : OriginKind::kForeign;
 }
 
 }  // namespace gyre::http

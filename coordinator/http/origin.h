@@ -20,15 +20,15 @@ struct OriginRules {
 StatusOr<OriginRules> MakeOriginRules(const std::string& bound_host, const std::vector<std::string>& hosts,
                                       const std::vector<std::string>& cors);
 
-// Refuses a name that a stranger's DNS server could point here: `authority` must be an IP address, localhost, or a
-// name of the rules. "HOST" or "HOST:PORT" as in the header Host.
+// Refuses a name that an unauthenticated peer's DNS server could point here: `authority` must be an IP address,
+// localhost, or a name of the rules. "HOST" or "HOST:PORT" as in the header Host.
 std::optional<ApiError> CheckHost(const OriginRules& rules, std::string_view authority);
 
 enum class OriginKind : uint8_t {
-  kNone,      // no browser's page of another server asks
-  kSame,      // a page of this server
-  kListed,    // a page that the rules list
-  kStranger,  // any other page: nothing is for it
+  kNone,     // no browser's page of another server asks
+  kSame,     // a page of this server
+  kListed,   // a page that the rules list
+  kForeign,  // any other page: nothing is for it
 };
 OriginKind ClassifyOrigin(const OriginRules& rules, const HttpRequest& request);
 

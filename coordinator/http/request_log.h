@@ -8,7 +8,7 @@
 
 namespace gyre::http {
 
-// A stranger's text without control characters and not too long.
+// An unauthenticated peer's text without control characters and not too long.
 std::string ForLog(std::string_view text);
 
 void LogRequest(const RequestRecord& record);

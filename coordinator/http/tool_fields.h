@@ -39,7 +39,7 @@ boost::json::object ToolResult(std::string_view id, std::string_view content);
 void NameToolResults(boost::json::array* messages);
 
 // The id of a call: `prefix` and 24 characters that depend on the answer's id, the choice and the call's index alone,
-// so that a stream that is taken up has the same.
+// so that a stream that is reattached has the same.
 std::string CallId(std::string_view prefix, std::string_view answer, size_t choice, size_t index);
 
 }  // namespace gyre::http

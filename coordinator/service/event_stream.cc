@@ -167,7 +167,7 @@ class EventStream::State {
     {
       MutexLock lock(&mutex_);
       if (dropped_ || finished_) return;
-      DropLocked(MakeStatus(absl::StatusCode::kAborted, "the request was taken up by another connection"));
+      DropLocked(MakeStatus(absl::StatusCode::kAborted, "the request was reattached by another connection"));
       armed_ = false;
     }
     Ready();
@@ -289,15 +289,15 @@ bool EventStreams::keeps() const { return shared_->keeper != nullptr; }
 
 StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, StreamOptions options) {
   const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
-  const bool kept = keeps() && text && !request.take_up_id.empty();
+  const bool kept = keeps() && text && !request.reattach_id.empty();
   return Open(std::move(request), std::move(options), kept ? shared_->keeper->NewReader() : 0, true);
 }
 
-StatusOr<std::unique_ptr<EventStream>> EventStreams::TakeUp(const std::string& id, uint64_t tenant,
-                                                            StreamOptions options) {
-  if (!keeps()) return NotFound("this coordinator keeps no requests that could be taken up: it has no --state");
+StatusOr<std::unique_ptr<EventStream>> EventStreams::Reattach(const std::string& id, uint64_t tenant,
+                                                              StreamOptions options) {
+  if (!keeps()) return NotFound("this coordinator keeps no requests that could be reattached: it has no --state");
   const uint64_t reader = shared_->keeper->NewReader();
-  GYRE_ASSIGN_OR_RETURN(Request request, shared_->keeper->TakeUp(id, tenant, reader));
+  GYRE_ASSIGN_OR_RETURN(Request request, shared_->keeper->Reattach(id, tenant, reader));
   std::vector<std::shared_ptr<EventStream::State>> others;
   {
     MutexLock lock(&shared_->mutex);
@@ -323,13 +323,13 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, Strea
                          limits.scoring_streams);
     }
     if (!full.ok()) {
-      if (reader != 0 && !begins) shared_->keeper->Leave(request.take_up_id, reader);
+      if (reader != 0 && !begins) shared_->keeper->Leave(request.reattach_id, reader);
       return full;
     }
     ++shared_->open;
     if (scoring) ++shared_->scoring;
   }
-  const std::string id = request.take_up_id;
+  const std::string id = request.reattach_id;
   auto state = std::make_shared<EventStream::State>(shared_, std::move(options), scoring, id, reader);
   std::unique_ptr<EventStream> stream(new EventStream(state));
   if (reader != 0 && begins) {
@@ -340,7 +340,7 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, Strea
       shared_->engine.submit(std::move(request), [state](SeqId n, const Event& event) { state->Push(n, event); });
   state->Submitted(seq);
   if (!seq.ok()) {
-    // The request was never there. One that was taken up waits for its reader to come again, as its stream ends here.
+    // The request was never there. One that was reattached waits for its reader to come again, as its stream ends here.
     if (reader != 0 && begins) shared_->keeper->Forget(id, reader);
     return seq.status();
   }

@@ -48,7 +48,7 @@ class StateKeeper;
 // The reader's end. One thread at a time reads; Cancel and dropped are thread-safe.
 class EventStream {
  public:
-  // Cancels a request that runs; one that is kept can be taken up. No call of `ready` begins afterwards.
+  // Cancels a request that runs; one that is kept can be reattached. No call of `ready` begins afterwards.
   ~EventStream();
   // The next event; nullopt: none is there yet. After the terminal event nothing comes.
   std::optional<Event> TryNext();
@@ -75,9 +75,9 @@ class EventStreams {
   // Engine::Submit's errors, and kResourceExhausted: too many streams. Nothing is read of a request that can be taken
   // up before it is stored.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options);
-  // A stream of a request that is kept, by its take_up_id and tenant: all its events from the first one on. Whoever
-  // read it until now is told that it is another's. StateKeeper::TakeUp's errors and Submit's.
-  StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
+  // A stream of a request that is kept, by its reattach_id and tenant: all its events from the first one on. Whoever
+  // read it until now gets an error: another connection has it now. StateKeeper::Reattach's errors and Submit's.
+  StatusOr<std::unique_ptr<EventStream>> Reattach(const std::string& id, uint64_t tenant, StreamOptions options);
   bool keeps() const;
   size_t streams() const;
   // Bytes of all events that nobody has read yet.

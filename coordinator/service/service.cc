@@ -175,8 +175,9 @@ StatusOr<std::unique_ptr<EventStream>> Service::Submit(Request request, StreamOp
   return streams_.Submit(std::move(request), std::move(options));
 }
 
-StatusOr<std::unique_ptr<EventStream>> Service::TakeUp(const std::string& id, uint64_t tenant, StreamOptions options) {
-  return streams_.TakeUp(id, tenant, std::move(options));
+StatusOr<std::unique_ptr<EventStream>> Service::Reattach(const std::string& id, uint64_t tenant,
+                                                         StreamOptions options) {
+  return streams_.Reattach(id, tenant, std::move(options));
 }
 
 Status Service::Run(Request request, const std::function<void(const Event&)>& on_event,

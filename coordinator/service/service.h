@@ -94,8 +94,8 @@ class Service {
   // Starts a request. The stream is the caller's; dropping it cancels the request. Engine::Submit's errors and
   // kResourceExhausted.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options = {});
-  // EventStreams::TakeUp.
-  StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
+  // EventStreams::Reattach.
+  StatusOr<std::unique_ptr<EventStream>> Reattach(const std::string& id, uint64_t tenant, StreamOptions options);
   // Starts a request and hands its events over on the calling thread, the terminal one last. `cancelled` is asked every
   // 50 ms and after every event. The error of Submit or of a Failed event; OK after Finished and Cancelled.
   Status Run(Request request, const std::function<void(const Event&)>& on_event,

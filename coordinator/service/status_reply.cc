@@ -83,15 +83,15 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
     link->set_round_trip_us(l.round_trip_us);
     link->set_bytes_per_second(l.bytes_per_second);
   }
-  out->set_slowness(m.slowness);
+  out->set_slowdown(m.slowdown);
   out->set_stage_ms(m.stage_seconds * 1e3);
   out->set_why(PrintableSentence(m.why));
-  if (!m.mirror) return;
-  out->mutable_mirror()->set_of(m.mirror->of);
-  out->mutable_mirror()->set_pages(m.mirror->pages);
-  out->mutable_mirror()->set_bytes(m.mirror->bytes);
-  out->mutable_mirror()->set_whole(m.mirror->behind.has_value());
-  out->mutable_mirror()->set_behind(m.mirror->behind.value_or(0));
+  if (!m.replica) return;
+  out->mutable_replica()->set_of(m.replica->of);
+  out->mutable_replica()->set_pages(m.replica->pages);
+  out->mutable_replica()->set_bytes(m.replica->bytes);
+  out->mutable_replica()->set_whole(m.replica->behind.has_value());
+  out->mutable_replica()->set_behind(m.replica->behind.value_or(0));
 }
 
 void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply) {
@@ -137,7 +137,7 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_rings_lost(e.rings_lost);
   reply->set_last_wait_ms(Millis(e.last_wait));
   reply->set_longest_wait_ms(Millis(e.longest_wait));
-  reply->set_blamed(e.blamed);
+  reply->set_poison_requests(e.poison_requests);
   reply->set_replay_note(c.replay_note);
   reply->set_rebalance(RebalanceName(c.rebalance));
   reply->set_step_ms(c.step_seconds * 1e3);

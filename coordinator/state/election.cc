@@ -18,7 +18,7 @@ namespace gyre {
 namespace {
 
 // The limit for an answer, while nothing ends meanwhile.
-constexpr Duration kPatience = std::chrono::seconds(2);
+constexpr Duration kTimeout = std::chrono::seconds(2);
 // Threads sleep by a clock that stands still while the machine is suspended, so none of them sleeps long.
 constexpr Duration kGlance = std::chrono::milliseconds(100);
 
@@ -83,7 +83,7 @@ class EtcdElection : public Election {
         if (stopping_) return GiveBack(leadership_.Leads(now) ? leadership_.lease() : 0);
         if (leadership_.Lost(now)) return;
         // A leader asks for no longer than it leads.
-        until = After(leadership_.Leads(now) ? std::min(kPatience, leadership_.until() - now) : kPatience);
+        until = After(leadership_.Leads(now) ? std::min(kTimeout, leadership_.until() - now) : kTimeout);
       }
       std::visit([&](const auto& c) { Make(c, until); }, *call);
     }
@@ -181,7 +181,7 @@ class EtcdElection : public Election {
 
   void GiveBack(int64_t lease) {
     if (lease == 0) return;
-    const Status status = client_->Revoke(lease, After(kPatience));
+    const Status status = client_->Revoke(lease, After(kTimeout));
     if (!status.ok()) Log(LogLevel::kWarn, "the lease is not given back, it ends by itself: {}", Message(status));
   }
 

@@ -107,13 +107,13 @@ class EtcdStore : public StateStore {
   std::string Place(const std::string& id) const { return Requests() + id + "/"; }
 
   StatusOr<std::string> Text(const char* name) {
-    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + name, After(options_.patience)));
+    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + name, After(options_.timeout)));
     return value ? value->value : std::string();
   }
 
   // Reads the last transaction that was done, as one whose answer was lost may have been done.
   Status LearnLast() {
-    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + "written", After(options_.patience)));
+    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + "written", After(options_.timeout)));
     last_ = value ? value->modified : 0;
     knows_last_ = true;
     return absl::OkStatus();
@@ -141,7 +141,7 @@ class EtcdStore : public StateStore {
     const std::vector<EtcdCompare> conditions{
         {.key = LeaderKey(options_.etcd), .created = true, .revision = options_.leads_since},
         {.key = root_ + "written", .created = false, .revision = last_}};
-    const auto done = client_->Do(conditions, ops, After(options_.patience));
+    const auto done = client_->Do(conditions, ops, After(options_.timeout));
     if (!done.ok()) {
       knows_last_ = false;
       return done.status();
@@ -151,7 +151,7 @@ class EtcdStore : public StateStore {
       return absl::OkStatus();
     }
     knows_last_ = false;
-    GYRE_ASSIGN_OR_RETURN(const auto leader, client_->Get(LeaderKey(options_.etcd), After(options_.patience)));
+    GYRE_ASSIGN_OR_RETURN(const auto leader, client_->Get(LeaderKey(options_.etcd), After(options_.timeout)));
     if (leader && leader->created == options_.leads_since) return Unavailable("etcd: a write of before came late");
     if (options_.lost) options_.lost();
     return absl::AbortedError("another coordinator leads");
@@ -182,7 +182,7 @@ class EtcdStore : public StateStore {
   StatusOr<EtcdClient::Page> ReadPage(const std::string& from, int64_t revision) {
     const Deadline give_up = After(kReading);
     for (;;) {
-      auto page = client_->Read(from, Behind(Requests()), page_, revision, After(options_.patience));
+      auto page = client_->Read(from, Behind(Requests()), page_, revision, After(options_.timeout));
       if (page.ok() || absl::IsFailedPrecondition(page.status()) || Clock::now() >= give_up) return page;
       page_ = std::max<int64_t>(1, page_ / 2);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -224,7 +224,7 @@ class EtcdStore : public StateStore {
     int64_t revision = 0;
     for (bool more = true; more;) {
       GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page,
-                            client_->Read(from, Behind(Cache()), kEntries, revision, After(options_.patience)));
+                            client_->Read(from, Behind(Cache()), kEntries, revision, After(options_.timeout)));
       if (revision == 0) revision = page.revision;
       more = page.more && !page.values.empty();
       for (EtcdValue& v : page.values) {

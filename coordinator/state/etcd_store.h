@@ -17,10 +17,10 @@ std::string TermKey(const EtcdOptions& options);
 
 struct EtcdStoreOptions {
   EtcdOptions etcd;
-  uint64_t term = 0;           // of this leader
-  int64_t leads_since = 0;     // the revision at which the leader's key was made: its writes ask for it
-  std::function<void()> lost;  // a write found that another one leads; any thread, must not block
-  Duration patience = std::chrono::seconds(2);  // for one transaction
+  uint64_t term = 0;                           // of this leader
+  int64_t leads_since = 0;                     // the revision at which the leader's key was made: its writes ask for it
+  std::function<void()> lost;                  // a write found that another one leads; any thread, must not block
+  Duration timeout = std::chrono::seconds(2);  // for one transaction
 };
 
 // Reads the state, and makes the cluster's id if there is none. A batch is written in transactions of at most

@@ -32,7 +32,7 @@ StatusOr<Request> DecodeStored(const StoredState::OpenRequest& stored) {
   v1::StoredRequest message;
   if (!message.ParseFromString(stored.request)) return DataLoss("the state's request {} can't be read", stored.id);
   Request request = DecodeRequest(message.request());
-  request.take_up_id = stored.id;
+  request.reattach_id = stored.id;
   request.id = CallOf(stored.id);
   if (message.has_deadline_ms()) request.deadline = FromUnixMillis(message.deadline_ms());
   for (const std::string& tokens : stored.tokens) {
@@ -66,7 +66,7 @@ std::string EncodeUnit(uint64_t generation, const CachedUnit& unit) {
   out.mutable_tokens()->Add(unit.tokens.begin(), unit.tokens.end());
   for (const RowClass c : unit.classes) out.mutable_classes()->push_back(static_cast<char>(c));
   out.set_snapshot(unit.snapshot);
-  out.set_passing(unit.passing);
+  out.set_evict_first(unit.evict_first);
   return out.SerializeAsString();
 }
 
@@ -84,7 +84,7 @@ StatusOr<CachedUnit> DecodeUnit(const std::string& bytes, uint64_t* generation) 
                   .tokens = {message.tokens().begin(), message.tokens().end()},
                   .classes = {},
                   .snapshot = message.snapshot(),
-                  .passing = message.passing()};
+                  .evict_first = message.evict_first()};
   for (const char c : message.classes()) {
     if (c != 0 && c != 1) return DataLoss("a row of the state's cache index is of class {}", static_cast<int>(c));
     unit.classes.push_back(static_cast<RowClass>(c));
@@ -114,10 +114,10 @@ size_t EndOfPiece(const std::vector<TokenEvent>& tokens, size_t at) {
 }
 
 // This runs without the keeper's lock, as prompts may be long.
-void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
+void Encode(const RequestJournal::Changes& changes, StateBatch* batch) {
   batch->gone = changes.gone;
-  for (const auto& request : changes.begun) batch->begun.push_back({request->take_up_id, EncodeStored(*request)});
-  for (const RequestBook::Changes::Tokens& t : changes.tokens) {
+  for (const auto& request : changes.begun) batch->begun.push_back({request->reattach_id, EncodeStored(*request)});
+  for (const RequestJournal::Changes::Tokens& t : changes.tokens) {
     for (size_t at = 0; at < t.tokens.size();) {
       const size_t end = EndOfPiece(t.tokens, at);
       batch->tokens.push_back({t.id, t.first + at, EncodeTokens({t.tokens.data() + at, end - at})});
@@ -303,10 +303,10 @@ void StateKeeper::Forget(const std::string& id, uint64_t reader) {
   changed_.Signal();
 }
 
-StatusOr<Request> StateKeeper::TakeUp(const std::string& id, uint64_t tenant, uint64_t reader) {
+StatusOr<Request> StateKeeper::Reattach(const std::string& id, uint64_t tenant, uint64_t reader) {
   MutexLock lock(&mutex_);
   book_.Tick(Clock::now());
-  return book_.TakeUp(id, tenant, reader);
+  return book_.Reattach(id, tenant, reader);
 }
 
 size_t StateKeeper::open_requests() const {
@@ -340,7 +340,7 @@ Deadline StateKeeper::NextWrite() const {
 void StateKeeper::Loop() {
   bool replaced = false;  // another coordinator leads
   for (bool last = false; !last;) {
-    RequestBook::Changes changes;
+    RequestJournal::Changes changes;
     StateBatch batch;
     std::vector<std::function<void()>> waiting;
     bool try_it = true, failed_before = false;

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "coordinator/cluster/cluster_types.h"
 #include "coordinator/engine/cache_index.h"
-#include "coordinator/state/request_book.h"
+#include "coordinator/state/request_journal.h"
 #include "coordinator/state/state_store.h"
 
 namespace gyre {
@@ -56,7 +56,7 @@ class StateKeeper {
   const CacheIndex& cache() const { return cache_; }
   void Keep(const CacheNews& news);
 
-  // Requests: see RequestBook. What has no events yet may be taken up too.
+  // Requests: see RequestJournal. What has no events yet may be reattached too.
   uint64_t NewReader() { return next_reader_++; }
   // `durable` is called once, on the keeper's thread, when the request is in the store, or when the store failed: then
   // it lives as long as this process.
@@ -64,7 +64,7 @@ class StateKeeper {
   void OnEvent(const std::string& id, uint64_t reader, const Event& event);
   void Leave(const std::string& id, uint64_t reader);
   void Forget(const std::string& id, uint64_t reader);
-  StatusOr<Request> TakeUp(const std::string& id, uint64_t tenant, uint64_t reader);
+  StatusOr<Request> Reattach(const std::string& id, uint64_t tenant, uint64_t reader);
   size_t open_requests() const;
   // Waits until all that was said before is written.
   Status Flush();
@@ -87,7 +87,7 @@ class StateKeeper {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  RequestBook book_ GYRE_GUARDED_BY(mutex_);
+  RequestJournal book_ GYRE_GUARDED_BY(mutex_);
   std::optional<std::string> new_cluster_ GYRE_GUARDED_BY(mutex_), new_serving_ GYRE_GUARDED_BY(mutex_);
   uint64_t generation_ GYRE_GUARDED_BY(mutex_) = 0;  // of the store's index, and of what waits to be written
   bool cache_afresh_ GYRE_GUARDED_BY(mutex_) = false;

@@ -232,7 +232,7 @@ class RefBackend : public HostBackend {
     for (const StateRun& run : runs) {
       for (size_t r = run.first; r < run.first + run.count; ++r) {
         for (size_t head = 0; head < p.value_heads; ++head) {
-          const size_t key_head = p.dealt ? head % p.key_heads : head / (p.value_heads / p.key_heads);
+          const size_t key_head = p.interleaved ? head % p.key_heads : head / (p.value_heads / p.key_heads);
           const size_t at = r * rows.stride + key_head * p.key_dim, gate = r * p.value_heads + head;
           ScanHead(Normalized(rows.q + at, p), Normalized(rows.k + at, p),
                    rows.v + r * rows.stride + head * p.value_dim, static_cast<double>(rows.decay[gate]),

@@ -130,7 +130,7 @@ std::vector<std::byte> DealHeads(const std::string& name, const DeltaHeads& head
     return bytes;
   }
   const size_t each = bytes.size() / repeats, unit = each / rows;
-  const std::vector<RowRun> runs = DealtRuns(heads, before, size);
+  const std::vector<RowRun> runs = InterleavedRuns(heads, before, size);
   std::vector<std::byte> out;
   out.reserve(bytes.size());
   for (uint64_t r = 0; r < repeats; ++r) {

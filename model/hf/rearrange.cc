@@ -54,7 +54,7 @@ std::vector<RowRun> GateRuns(const DeltaHeads& h) {
   return runs;
 }
 
-std::vector<RowRun> DealtRuns(const DeltaHeads& h, uint64_t before, uint64_t size) {
+std::vector<RowRun> InterleavedRuns(const DeltaHeads& h, uint64_t before, uint64_t size) {
   std::vector<RowRun> runs;
   if (before > 0) runs.push_back({0, before});
   const uint64_t each = h.values / h.keys;

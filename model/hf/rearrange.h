@@ -32,7 +32,7 @@ std::vector<RowRun> GateRuns(const DeltaHeads& heads);
 // In GGUF's qwen35 and qwen35moe value head j reads key head j % keys, whereas the folder's value heads of one key head
 // follow each other. The result is GGUF's order of a tensor that has `before` rows first and then `size` rows for each
 // value head.
-std::vector<RowRun> DealtRuns(const DeltaHeads& heads, uint64_t before, uint64_t size);
+std::vector<RowRun> InterleavedRuns(const DeltaHeads& heads, uint64_t before, uint64_t size);
 
 // The sizes of latent attention's kv_b_proj [heads * (key + value)][rank].
 struct LatentHeads {

@@ -1,4 +1,5 @@
-// The limits of one rendering. Templates come from strangers: code that walks a value or a text asks the budget first.
+// The limits of one rendering. Templates come from unauthenticated peers: code that walks a value or a text asks the
+// budget first.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Chat templates: the part of Jinja that Hugging Face's renderer supports, in a sandbox. Templates come with model
-// files, from strangers: a template can't reach files, clocks (except strftime_now) or code, and output, steps and
-// depth are limited.
+// files, from unauthenticated peers: a template can't reach files, clocks (except strftime_now) or code, and output,
+// steps and depth are limited.
 #pragma once
 
 #include <cstdint>

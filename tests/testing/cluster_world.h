@@ -25,8 +25,8 @@ class ClusterWorld {
 
   // Members come and go.
   SimulatedMember& Join(const std::string& name, MemberInfo info = {});
-  SimulatedMember& JoinLocal(std::optional<LayerRange> wish = {}) {
-    return Join("local", {.local = true, .wish = wish});
+  SimulatedMember& JoinLocal(std::optional<LayerRange> preference = {}) {
+    return Join("local", {.local = true, .preference = preference});
   }
   void Leave(const std::string& name, const std::string& why = "its connection ended");
   // The member is lost, but its process may live.
@@ -125,7 +125,7 @@ class ClusterWorld {
   void Play(WireEnds& a);
   void Play(CancelWiring& a);
   void Play(DrainEngine& a);
-  void Play(RecallCache& a);
+  void Play(RestoreCache& a);
   void Play(ResumeOldRing& a) { Check(engine.Take(a, now_)); }
   void Play(ResumeNewRing& a);
   void Play(EndRing& a);

@@ -56,7 +56,7 @@ void ClusterWorld::Play(PrepareMember& a) {
   CheckRoom(*m, a.request);
   if (m->silent) return;
   if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
-  if (a.request.recalls != 0 && !m->recall_fault.ok()) return Say(m, epoch, StageFault{m->recall_fault});
+  if (a.request.restores != 0 && !m->restore_fault.ok()) return Say(m, epoch, StageFault{m->restore_fault});
   Say(m, epoch, StageProgress{1, 2});
   After(m->delay, [this, m, epoch] {
     if (m->silent || m->prepared.count(epoch) == 0) return;
@@ -66,17 +66,17 @@ void ClusterWorld::Play(PrepareMember& a) {
   });
 }
 
-// A plan that is recalled is the last one that served, and its pages are at members that ran it or mirrored it.
+// A plan that is restored is the last one that served, and its pages are at members that ran it or replicated it.
 void ClusterWorld::CheckSources(const PrepareRequest& request) {
-  if (request.recalls != 0 && request.recalls != engine.recallable()) Wrong("another plan is recalled");
+  if (request.restores != 0 && request.restores != engine.restorable()) Wrong("another plan is restored");
   for (const LayerSource& s : request.sources) {
     if (!has(s.worker)) {
       Wrong("pages are to come from a member that has left");
       continue;
     }
     const SimulatedMember& from = member(s.worker);
-    if (s.mirror != 0 && from.mirror_of != s.mirror) Wrong("pages are to come from a mirror that there is not");
-    if (s.mirror == 0 && (s.layers.begin < from.runs.begin || s.layers.end > from.runs.end))
+    if (s.replica != 0 && from.replica_of != s.replica) Wrong("pages are to come from a replica that there is not");
+    if (s.replica == 0 && (s.layers.begin < from.runs.begin || s.layers.end > from.runs.end))
       Wrong("pages are to come from a member that does not run their layers");
   }
 }
@@ -163,7 +163,7 @@ void ClusterWorld::Play(DrainEngine& a) {
   });
 }
 
-void ClusterWorld::Play(RecallCache& a) {
+void ClusterWorld::Play(RestoreCache& a) {
   Check(engine.Take(a));
   After(milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now_)); });
 }

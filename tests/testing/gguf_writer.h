@@ -90,7 +90,7 @@ struct TinyOptions {
   DType type = DType::kF32;
   bool tied = false;
   uint32_t experts = 4, used = 2;  // of the architectures that have them
-  bool side = false;               // gemma4: side inputs and shared keys and values, in place of experts
+  bool side = false;               // gemma4: per-layer embeddings and shared keys and values, in place of experts
   bool heads_per_layer = false;    // head counts as arrays, one value a layer
   bool joint_qkv = false;          // query, key and value in one tensor, and their biases
   std::string without;             // a tensor left out

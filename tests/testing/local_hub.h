@@ -66,7 +66,7 @@ struct HubFaults {
   int64_t listed_size_more = 0;        // added to every size in listings
   int64_t told_size_more = 0;          // added to the total in Content-Range
   bool listed_hash_wrong = false;
-  bool no_sizes = false;                 // listings by revision say no sizes, as some mirrors do; the tree does
+  bool no_sizes = false;                 // listings by revision say no sizes, as some replicas do; the tree does
   bool no_ranges = false;                // always 200 and the whole file
   bool too_many_bytes = false;           // a range's answer goes on up to the file's end
   bool too_few_bytes = false;            // a range's answer is a shorter range than was asked

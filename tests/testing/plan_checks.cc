@@ -135,7 +135,7 @@ Status PlanChecks::CheckAlone(const StepPlan& plan, const StepItem& item, const 
                               const Flights& flights) const {
   // Rows that were computed once may go together with others.
   const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
-  const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.blamed_from);
+  const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.failed_from);
   if (!suspect && !lone) return absl::OkStatus();
   if (plan.items.size() > 1 || s.in_flight > 0) return Internal("sequence {} does not run alone", Num(item.seq));
   if (lone && !flights.empty()) return Internal("sequence {} is not alone in the ring", Num(item.seq));

@@ -30,11 +30,11 @@ inline RowAnswer OracleAnswer(const RowRequest& request, std::span<const float> 
   RowAnswer answer;
   answer.position = position;
   answer.mode = request.mode;
-  for (TokenId id : request.touched) answer.touched.push_back({id, logits[id]});
+  for (TokenId id : request.biased) answer.biased.push_back({id, logits[id]});
   std::vector<TokenLogit> others;
   for (TokenId id = 0; id < static_cast<TokenId>(logits.size()); ++id) {
-    const bool touched = std::find(request.touched.begin(), request.touched.end(), id) != request.touched.end();
-    if (!touched && OracleAllows(request.mask, id)) others.push_back({id, logits[id]});
+    const bool biased = std::find(request.biased.begin(), request.biased.end(), id) != request.biased.end();
+    if (!biased && OracleAllows(request.mask, id)) others.push_back({id, logits[id]});
   }
   std::stable_sort(others.begin(), others.end(), [](const TokenLogit& a, const TokenLogit& b) {
     return std::isnan(b.logit) ? !std::isnan(a.logit) : a.logit > b.logit;  // NaN ranks below everything

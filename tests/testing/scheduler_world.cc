@@ -16,12 +16,12 @@ SchedulerWorld::SchedulerWorld(WorldOptions options)
 
 void SchedulerWorld::RandomEvent() {
   if (!problem_.empty()) return;
-  const int most = 99 + options_.hold_percent + options_.ring_percent + options_.mirror_percent;
+  const int most = 99 + options_.hold_percent + options_.ring_percent + options_.replica_percent;
   const int what = Between(0, most + options_.restart_percent);
   if (what > most) {
     Chance(0.15) ? TakeOver() : KeepIndex();
-  } else if (what > most - options_.mirror_percent) {
-    mirror_.Copy(stage_, Between(1, 4));
+  } else if (what > most - options_.replica_percent) {
+    replica_.Copy(stage_, Between(1, 4));
   } else if (what >= 100 + options_.hold_percent) {
     ChangeRing();
   } else if (what >= 100) {
@@ -183,7 +183,7 @@ bool SchedulerWorld::Next() {
     TrackedSequence& s = live_.at(item.seq);
     const uint32_t cached = scheduler_.CachedPositions(item.seq);
     Check(checks_.CheckItem(*plan, item, s, cached, flights_));
-    s.Launch(item, cached, ring_salt_);
+    s.Launch(item, cached, ring_namespace_);
     flight.items.push_back({.item = item, .inputs = s});
   }
   flights_.push_back(std::move(flight));
@@ -255,7 +255,7 @@ void SchedulerWorld::TakeAdmissions() {
   for (auto& [id, s] : live_) {
     if (s.admitted || scheduler_.State(id) == SeqState::kWaiting) continue;
     s.admitted = true;
-    s.admitted_salt = ring_salt_;
+    s.admitted_namespace = ring_namespace_;
   }
 }
 

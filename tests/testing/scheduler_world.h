@@ -1,4 +1,4 @@
-// A simulated world for a Scheduler: callers with their sequences, steps in flight, a stage and its mirror. It finds
+// A simulated world for a Scheduler: callers with their sequences, steps in flight, a stage and its replica. It finds
 // violations.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "coordinator/engine/scheduler.h"
 #include "tests/testing/draw.h"
 #include "tests/testing/plan_checks.h"
-#include "tests/testing/simulated_mirror.h"
+#include "tests/testing/simulated_replica.h"
 #include "tests/testing/simulated_stage.h"
 #include "tests/testing/tracked_sequence.h"
 
@@ -25,11 +25,11 @@ struct WorldOptions {
   double repeat_rate = 0;                       // of answers that get lost
   int hold_percent = 0;                         // of events: a sequence is held, or goes on
   int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
-  int mirror_percent = 0;                       // of events: a mirror copies some units; lost members are recalled
+  int replica_percent = 0;                      // of events: a replica copies some units; lost members are restored
   double shift_rate = 0;                        // of full contexts: the sequence goes on with a part of its tokens
   int restart_percent = 0;                      // of events: another scheduler takes over with an index that lags
   bool trusts_index = false;                    // plants a bug: the members' stamps are not asked
-  bool trusts_mirror = false;                   // plants a bug: what is cached is not compared with the mirror
+  bool trusts_replica = false;                  // plants a bug: what is cached is not compared with the replica
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
 
@@ -54,8 +54,8 @@ class SchedulerWorld {
   uint64_t failed() const { return failed_; }    // sequences, by errors
   uint64_t lost() const { return lost_; }        // sequences that failed with three rings
   uint64_t members_lost() const { return members_lost_; }
-  uint64_t recalls() const { return recalls_; }    // lost members
-  uint64_t recalled() const { return recalled_; }  // units, in all of them
+  uint64_t restores() const { return restores_; }  // lost members
+  uint64_t restored() const { return restored_; }  // units, in all of them
   uint64_t take_overs() const { return take_overs_; }
   uint64_t taken_over() const { return taken_over_; }  // units, in all of them
   uint64_t stale() const { return stale_; }            // likewise: those that were written since
@@ -79,7 +79,7 @@ class SchedulerWorld {
   void ChangeRing();
   void LosePages();
   void LoseMember();
-  void Recall();
+  void Restore();
   void KeepIndex();
   void TakeOver();
   void LoseStaleUnits();
@@ -104,15 +104,15 @@ class SchedulerWorld {
   RandomBits random_;
   PlanChecks checks_;
   SimulatedStage stage_;
-  SimulatedMirror mirror_;
+  SimulatedReplica replica_;
   PlanChecks::Sequences live_;
   PlanChecks::Flights flights_;
   size_t executed_ = 0;  // of flights_, from the front
   uint64_t next_id_ = 1;
-  uint64_t ring_salt_ = 0;
+  uint64_t ring_namespace_ = 0;
   std::map<std::pair<int, uint32_t>, CachedUnit> index_;  // as it is stored
   uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
-  uint64_t recalls_ = 0, recalled_ = 0, take_overs_ = 0, taken_over_ = 0, stale_ = 0;
+  uint64_t restores_ = 0, restored_ = 0, take_overs_ = 0, taken_over_ = 0, stale_ = 0;
   std::string problem_;
 };
 

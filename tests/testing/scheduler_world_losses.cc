@@ -30,16 +30,16 @@ void SchedulerWorld::ChangeRing() {
   TakePreemptions();
   lost_ += failed.size();
   if (member_lost) {
-    options_.mirror_percent > 0 && Chance(0.8) ? Recall() : LoseMember();
+    options_.replica_percent > 0 && Chance(0.8) ? Restore() : LoseMember();
     ++members_lost_;
   }
-  mirror_.ChangeRing();
-  ring_salt_ = static_cast<uint64_t>(Between(0, 2));
+  replica_.ChangeRing();
+  ring_namespace_ = static_cast<uint64_t>(Between(0, 2));
   SetRing();
 }
 
 void SchedulerWorld::SetRing() {
-  scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
+  scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_namespace_);
 }
 
 void SchedulerWorld::LosePages() {
@@ -49,30 +49,30 @@ void SchedulerWorld::LosePages() {
 
 // All pages are gone, and nothing of them is used again.
 void SchedulerWorld::LoseMember() {
-  mirror_.Forget();
+  replica_.Forget();
   if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
   if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
   TakePreemptions();
   LosePages();
 }
 
-// All pages are gone, and those that the scheduler still counts on come from the mirror.
-void SchedulerWorld::Recall() {
+// All pages are gone, and those that the scheduler still counts on come from the replica.
+void SchedulerWorld::Restore() {
   scheduler_.PutBack();
-  scheduler_.ForgetAfter(options_.trusts_mirror ? UINT64_MAX : mirror_.whole());
+  scheduler_.ForgetAfter(options_.trusts_replica ? UINT64_MAX : replica_.whole());
   TakePreemptions();
   LosePages();
   for (BlockId number : scheduler_.LiveBlocks()) {
     const MemoryCounts::Place unit = *o_.counts().PlaceOf(number);
-    if (const SimulatedStage::Unit* copy = mirror_.Find(unit)) {
+    if (const SimulatedStage::Unit* copy = replica_.Find(unit)) {
       stage_.PutBack(unit, *copy);
-      ++recalled_;
-    } else if (!options_.trusts_mirror) {
-      Fail("unit {} of group {} is recalled, the mirror lacks it", unit.number, unit.group);
+      ++restored_;
+    } else if (!options_.trusts_replica) {
+      Fail("unit {} of group {} is restored, the replica lacks it", unit.number, unit.group);
     }
   }
-  mirror_.Forget();
-  ++recalls_;
+  replica_.Forget();
+  ++restores_;
 }
 
 // Some of the changes reach the store.
@@ -100,7 +100,7 @@ void SchedulerWorld::TakeOver() {
   LoseStaleUnits();
   scheduler_.SkipSteps(last);
   SetRing();
-  mirror_.Forget();
+  replica_.Forget();
   stage_.ForgetFull();
   for (auto& [id, s] : live_) {
     SequenceParams p{
@@ -116,7 +116,7 @@ void SchedulerWorld::TakeOver() {
 
 // What the stage has written since the index was stored is another row's.
 void SchedulerWorld::LoseStaleUnits() {
-  const UnitList list = scheduler_.RecallList();
+  const UnitList list = scheduler_.RestoreList();
   const std::vector<uint64_t> steps = scheduler_.StepsOf(list.units);
   std::vector<BlockId> missing;
   for (size_t i = 0; i < list.units.size(); ++i) {

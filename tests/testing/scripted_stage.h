@@ -28,11 +28,11 @@ class ScriptedStage {
 
   // A frame from the engine.
   struct Received {
-    FrameKind kind{};  // kTokens or kLogitsQuestion; 0: nothing came
+    FrameKind kind{};  // kTokens or kFullLogitsRequest; 0: nothing came
     StepId step{};
     Epoch epoch;
     StepBatch batch;
-    LogitsQuestion question;
+    FullLogitsRequest question;
     std::vector<SeqId> seqs() const {
       std::vector<SeqId> out;
       for (const SeqRows& s : batch.seqs) out.push_back(s.seq);
@@ -51,7 +51,7 @@ class ScriptedStage {
     return {.epoch = {.term = 1, .number = ++number_},
             .stages = stages,
             .prefill_matches_decode = true,
-            .salt = salt,
+            .cache_namespace = salt,
             .to_first = MakeQueuedLink(std::move(to_first)),
             .from_last = std::move(from_last)};
   }
@@ -67,10 +67,10 @@ class ScriptedStage {
     if (r.kind == FrameKind{}) throw std::runtime_error("the engine sends nothing");
     return r;
   }
-  Received Poll(Duration patience) {
+  Received Poll(Duration timeout) {
     Received r;
-    StatusOr<Frame> frame = first_->Recv(After(patience));
-    for (; frame.ok() && frame->header.kind == FrameKind::kMasks; frame = first_->Recv(After(patience))) {
+    StatusOr<Frame> frame = first_->Recv(After(timeout));
+    for (; frame.ok() && frame->header.kind == FrameKind::kMasks; frame = first_->Recv(After(timeout))) {
       const auto masks = DecodeMasks(frame->payload, kVocab);
       EXPECT_TRUE(masks.ok()) << masks.status();
       for (const NumberedMask& mask : *masks) masks_[{frame->header.epoch.number, mask.number}] = mask.words;
@@ -80,8 +80,8 @@ class ScriptedStage {
     r.kind = frame->header.kind;
     r.step = frame->header.step;
     r.epoch = frame->header.epoch;
-    if (r.kind == FrameKind::kLogitsQuestion) {
-      r.question = *DecodeLogitsQuestion(frame->payload);
+    if (r.kind == FrameKind::kFullLogitsRequest) {
+      r.question = *DecodeFullLogitsRequest(frame->payload);
       return r;
     }
     const StatusOr<StepPayload> payload = DecodeStepPayload(frame->payload, sizeof(TokenId));
@@ -105,14 +105,14 @@ class ScriptedStage {
     }
     return logits;
   }
-  std::vector<float> LogitsOf(const LogitsQuestion& q) const {
+  std::vector<float> LogitsOf(const FullLogitsRequest& q) const {
     return Logits(tokens_.at({q.seq, q.position}), q.position);
   }
 
   size_t masks_came() const { return masks_came_; }
 
   void Answer(const Received& r) {
-    if (r.kind == FrameKind::kLogitsQuestion) return AnswerQuestion(r.question, LogitsOf(r.question));
+    if (r.kind == FrameKind::kFullLogitsRequest) return AnswerQuestion(r.question, LogitsOf(r.question));
     AnswerStep(r, [](RowAnswer*) {});
   }
   template <typename Change>
@@ -130,7 +130,7 @@ class ScriptedStage {
     EncodeStepAnswer(answer, &out);
     Send(FrameKind::kAnswer, r.epoch, r.step, out);
   }
-  void AnswerQuestion(const LogitsQuestion& question, std::vector<float> logits) {
+  void AnswerQuestion(const FullLogitsRequest& question, std::vector<float> logits) {
     Encoder out;
     EncodeLogitsAnswer({.question = question, .logits = std::move(logits)}, &out);
     Send(FrameKind::kLogitsAnswer, {.term = 1, .number = number_}, {}, out);
@@ -183,11 +183,11 @@ class ScriptedStage {
       row.values = logits;
       return row;
     }
-    for (TokenId id : request.touched) row.touched.push_back({id, logits[static_cast<size_t>(id)]});
+    for (TokenId id : request.biased) row.biased.push_back({id, logits[static_cast<size_t>(id)]});
     if (request.mode == RowMode::kTargets) return row;
     double sum = 0, sum_t = 0;
     for (TokenId id = 0; id < kVocab; ++id) {
-      if (std::binary_search(request.touched.begin(), request.touched.end(), id) || !allowed(id)) continue;
+      if (std::binary_search(request.biased.begin(), request.biased.end(), id) || !allowed(id)) continue;
       const float logit = logits[static_cast<size_t>(id)];
       row.top.push_back({id, logit});
       sum += std::exp(double{logit});

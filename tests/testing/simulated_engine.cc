@@ -21,11 +21,11 @@ bool SimulatedEngine::EndDrain() {
   return true;
 }
 
-Status SimulatedEngine::Take(const RecallCache& a) {
-  if (ring_) return Internal("a cache is recalled while there is a ring");
-  if (!mirrored && (!policy_.has_cache || last_ring_)) return Internal("a cache is recalled that was forgotten");
-  calls.push_back(a.step ? fmt::format("recall {}", *a.step) : "recall nothing");
-  recalled_ = a.epoch;
+Status SimulatedEngine::Take(const RestoreCache& a) {
+  if (ring_) return Internal("a cache is restored while there is a ring");
+  if (!replicated && (!policy_.has_cache || last_ring_)) return Internal("a cache is restored that was forgotten");
+  calls.push_back(a.step ? fmt::format("restore {}", *a.step) : "restore nothing");
+  restored_ = a.epoch;
   return absl::OkStatus();
 }
 
@@ -41,14 +41,14 @@ Status SimulatedEngine::Take(const ResumeOldRing&, Deadline now) {
 
 Status SimulatedEngine::Take(const ResumeNewRing& a) {
   if (has_whole_ring() && !draining_) return Internal("the engine's ring is changed while it uses it");
-  if (a.recalls && recalled_ != a.epoch) return Internal("the engine goes on with a cache that was not recalled");
-  calls.push_back(fmt::format("new {}{}", a.epoch.number, a.recalls ? " with the cache" : ""));
+  if (a.restores && restored_ != a.epoch) return Internal("the engine goes on with a cache that was not restored");
+  calls.push_back(fmt::format("new {}{}", a.epoch.number, a.restores ? " with the cache" : ""));
   missing = a.missing;
   step_floor = a.step_floor;
-  mirrored = false;
+  replicated = false;
   ring_ = last_ring_ = a.epoch;
   served_ = true;
-  salt = a.salt;
+  cache_namespace = a.cache_namespace;
   own_member = a.own_member;
   draining_ = ring_broken_ = false;
   return absl::OkStatus();
@@ -63,7 +63,7 @@ Status SimulatedEngine::Take(const RefuseRequests& a) {
 
 Status SimulatedEngine::Take(const AwaitRing& a) {
   if (!served_) return Internal("requests wait before a plan has served");
-  if (ring_) crashed = a.crashed, mirrored = a.mirrored, awaited_since = a.since;
+  if (ring_) crashed = a.crashed, replicated = a.replicated, awaited_since = a.since;
   calls.push_back("await");
   losses.push_back(a.why);
   ring_.reset();
@@ -77,7 +77,7 @@ std::optional<Epoch> SimulatedEngine::BreakRing() {
   return ring_;
 }
 
-uint64_t SimulatedEngine::recallable() const {
+uint64_t SimulatedEngine::restorable() const {
   if (last_ring_) return last_ring_->number;
   return policy_.record && policy_.has_cache ? policy_.record->plan : 0;
 }

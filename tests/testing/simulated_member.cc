@@ -15,7 +15,7 @@ void SimulatedMember::Prepare(const PrepareRequest& request, uint32_t num_blocks
   prepared.clear();
   loaded.reset();
   prepared[request.plan.epoch] = request;
-  ready = {.mirrored = request.recalls != 0 && mirror_of == request.recalls ? mirrored : std::nullopt};
+  ready = {.replicated = request.restores != 0 && replica_of == request.restores ? replicated : std::nullopt};
   if (request.stage >= 0) next_blocks = num_blocks;
 }
 
@@ -63,10 +63,10 @@ StageAnswer SimulatedMember::Commit(Epoch epoch) {
 
 void SimulatedMember::Release(Epoch epoch) {
   retired = {};
-  mirror_of = 0;
+  replica_of = 0;
   if (!ran || ran->plan.epoch != epoch) return;
   for (const StagePlan& s : ran->plan.stages) {
-    if (s.mirrored_by == info.name) mirror_of = epoch.number;
+    if (s.replicated_by == info.name) replica_of = epoch.number;
   }
 }
 

@@ -24,7 +24,7 @@ struct SimulatedMember {
   Status load_fault;                               // of every Prepare that gives it layers
   bool reachable = true;                           // at its ring address
   bool silent = false;                             // it answers nothing
-  Status recall_fault;                             // its answer to a Prepare that recalls
+  Status restore_fault;                            // its answer to a Prepare that restores
   Status move_fault;                               // its answer to a Move
   bool moves = true;                               // it answers a Move
   std::set<TellMember::What> deaf;                 // commands that it doesn't answer
@@ -36,10 +36,10 @@ struct SimulatedMember {
   uint32_t blocks = 0, next_blocks = 0;  // that its pools may be filled to, and those of what is prepared
   uint64_t stream = 1;                   // of its control connection
   bool dismissed = false;                // its process ends
-  // Its mirror: of which plan, and up to which step it is whole.
-  uint64_t mirror_of = 0;
-  std::optional<uint64_t> mirrored = 100;
-  std::vector<BlockId> lacks;              // what it says to be missing of a recall
+  // Its replica: of which plan, and up to which step it is whole.
+  uint64_t replica_of = 0;
+  std::optional<uint64_t> replicated = 100;
+  std::vector<BlockId> lacks;              // what it says to be missing of a restore
   std::map<std::string, LinkSpeed> links;  // what it says of its links; others are fast
   bool probes = true;                      // it measures them when it is asked
 

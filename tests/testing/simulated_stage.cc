@@ -111,7 +111,7 @@ void SimulatedStage::Stamp(const StepItem& item) {
 uint64_t SimulatedStage::RowOf(const RowInputs& inputs, size_t position, uint64_t read) const {
   const uint64_t row_class = options_.prefill_matches_decode ? 0 : Num(inputs.ClassOf(position));
   return Mix(Mix(read, Num(static_cast<uint32_t>(inputs.tokens[position]))),
-             Mix(Mix(inputs.salt, row_class), inputs.ring_salts[position]));
+             Mix(Mix(inputs.salt, row_class), inputs.ring_namespaces[position]));
 }
 
 uint64_t& SimulatedStage::Cell(const StepItem& item, uint32_t position) {

@@ -25,7 +25,7 @@ struct RowInputs {
   std::vector<TokenId> tokens;
   size_t prompt = 0;  // so many of them
   uint64_t salt = 0;
-  std::vector<uint64_t> ring_salts;  // of the ring that computed each launched row
+  std::vector<uint64_t> ring_namespaces;  // of the ring that computed each launched row
   RowClass ClassOf(size_t position) const { return position < prompt ? RowClass::kPrompt : RowClass::kGenerated; }
 };
 
@@ -72,11 +72,11 @@ class SimulatedStage {
   uint64_t full(Place unit) const { return stamps(unit).full; }
   uint64_t written(Place unit) const { return stamps(unit).written; }
   Unit Read(Place unit) const;
-  // The unit comes from a mirror.
+  // The unit comes from a replica.
   void PutBack(Place unit, const Unit& copy);
   // What the group's units hold is gone, and anything may be there.
   void Lose(int group, RandomBits& random);
-  // For a mirror that begins anew: only what becomes full from now on is full.
+  // For a replica that begins anew: only what becomes full from now on is full.
   void ForgetFull();
   // The pools begin anew.
   void ForgetStamps();

@@ -11,15 +11,15 @@ TrackedSequence TrackedSequence::Anew() const {
   return out;
 }
 
-void TrackedSequence::Launch(const StepItem& item, uint32_t cached, uint64_t ring_salt) {
+void TrackedSequence::Launch(const StepItem& item, uint32_t cached, uint64_t ring_namespace) {
   if (!started) {
     landed = cached;
-    ring_salts.assign(cached, admitted_salt);
+    ring_namespaces.assign(cached, admitted_namespace);
     started = true;
   }
   launched = item.first_position + item.count;
-  ring_salts.resize(item.first_position);
-  ring_salts.resize(launched, ring_salt);
+  ring_namespaces.resize(item.first_position);
+  ring_namespaces.resize(launched, ring_namespace);
   ++in_flight;
 }
 
@@ -30,8 +30,8 @@ bool TrackedSequence::Land(const StepItem& item, bool recurrent) {
     proven = std::max(proven, landed);
     if (landed >= lost_end) losses = 0;
     // With recurrent state a replay also sends rows again that were not at fault.
-    if (!recurrent || landed >= blamed_end) {
-      errors = blamed_from = blamed_end = 0;
+    if (!recurrent || landed >= failed_end) {
+      errors = failed_from = failed_end = 0;
       suspect = false;
     }
     owed = item.sample_last;
@@ -44,8 +44,8 @@ bool TrackedSequence::LandFailed(const StepItem& item, bool alone) {
   bool fails = false;
   if (!poisoned) {
     poisoned = suspect = true;
-    blamed_from = blamed_end == 0 ? item.first_position : std::min(blamed_from, item.first_position);
-    blamed_end = std::max(blamed_end, item.first_position + item.count);
+    failed_from = failed_end == 0 ? item.first_position : std::min(failed_from, item.first_position);
+    failed_end = std::max(failed_end, item.first_position + item.count);
     fails = alone && ++errors == 2;
   }
   EndFlight();
@@ -67,7 +67,7 @@ void TrackedSequence::Shift(int keep, int drop, TokenId token) {
   prompt = tokens.size();
   all_rows = false;
   lost_end = static_cast<uint32_t>(tokens.size()) + 1;
-  proven = blamed_from = blamed_end = 0;
+  proven = failed_from = failed_end = 0;
 }
 
 void TrackedSequence::Preempt(uint32_t new_incarnation) {

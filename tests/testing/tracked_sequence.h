@@ -16,11 +16,11 @@ struct TrackedSequence : RowInputs {
   uint32_t launched = 0, landed = 0;         // positions
   uint32_t in_flight = 0;                    // steps
   uint32_t errors = 0;                       // of steps with nothing else in them
-  uint32_t blamed_from = 0, blamed_end = 0;  // rows of steps that failed
+  uint32_t failed_from = 0, failed_end = 0;  // rows of steps that failed
   uint32_t losses = 0;                       // rings that were lost with rows in flight
   uint32_t lost_end = 0;                     // the end of those rows
   uint32_t proven = 0;                       // rows that landed once
-  uint64_t admitted_salt = 0;                // of the ring
+  uint64_t admitted_namespace = 0;           // of the ring
   bool admitted = false, started = false, owed = false, held = false;
   bool poisoned = false;  // what is in flight is worthless
   bool suspect = false;   // of having failed a step
@@ -29,7 +29,7 @@ struct TrackedSequence : RowInputs {
   // The same for another scheduler, which knows nothing of it.
   TrackedSequence Anew() const;
   // `cached`: where it starts if this is its first step.
-  void Launch(const StepItem& item, uint32_t cached, uint64_t ring_salt);
+  void Launch(const StepItem& item, uint32_t cached, uint64_t ring_namespace);
   // Its step landed. Returns whether the rows count. `recurrent`: the stages have recurrent state.
   bool Land(const StepItem& item, bool recurrent);
   // Its step failed. Returns whether the sequence fails with it.

@@ -22,7 +22,7 @@ using std::chrono::seconds;
 
 class WorkerStates : public ::testing::Test {
  protected:
-  static constexpr seconds kPatience{30};
+  static constexpr seconds kTimeout{30};
 
   void SetUp() override {
     model_ = *OpenModel(file_.path());
@@ -59,10 +59,10 @@ class WorkerStates : public ::testing::Test {
   // Makes the coordinator's two links of a plan with one stage.
   void WireEnds(uint64_t number) {
     const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
-    links_.push_back(*port_->Dial("", hello, After(kPatience)));
+    links_.push_back(*port_->Dial("", hello, After(kTimeout)));
     Hello last = hello;
     last.hop = 1;
-    auto in = port_->Accept(last, After(kPatience));
+    auto in = port_->Accept(last, After(kTimeout));
     ASSERT_TRUE(in.ok()) << in.status();
     links_.push_back(*std::move(in));
   }
@@ -91,7 +91,7 @@ class WorkerStates : public ::testing::Test {
                              .rows = batch.TotalRows(),
                              .computed_us = computed_us,
                              .slowest_us = computed_us};
-    ASSERT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
+    ASSERT_TRUE(to_stage().Send(header, parts, After(kTimeout)).ok());
   }
   // Keeps the stage's thread busy until it is released.
   void HoldStageThread() {
@@ -105,7 +105,7 @@ class WorkerStates : public ::testing::Test {
   // The next event other than progress, by name; a fault with its sentence.
   std::string Next(uint64_t number) {
     for (;;) {
-      auto event = events_.Pop(After(kPatience));
+      auto event = events_.Pop(After(kTimeout));
       if (!event) return "nothing";
       if (std::holds_alternative<StageProgress>(event->what)) continue;
       EXPECT_EQ(event->epoch.number, number);

@@ -52,7 +52,7 @@ void Recurrence::ScanState(const StateScanRows& rows, std::span<const StateRun> 
 
 void Recurrence::ScanHead(const StateScanRows& rows, const StateRun& run, size_t head, const StateScanParams& p,
                           float* keys, float* out) const {
-  const size_t key_head = p.dealt ? head % p.key_heads : head / (p.value_heads / p.key_heads);
+  const size_t key_head = p.interleaved ? head % p.key_heads : head / (p.value_heads / p.key_heads);
   const float by = 1 / std::sqrt(static_cast<float>(p.key_dim));
   float* state = run.state + p.state_at + head * p.key_dim * p.value_dim;
   for (size_t first = 0; first < run.count; first += kTile) {

@@ -21,7 +21,7 @@ export interface Measured {
   memory_bytes_per_second: number;
   operations_per_second: number;
   disk_bytes_per_second: number;
-  slowness: number; // its steps take so many times what was measured for
+  slowdown: number; // its steps take so many times what was measured for
   stage_ms: number; // that its part of a step is expected to take
   why: string; // it has the layers that it has
   links: { to: string; failure: string; round_trip_ms: number; bytes_per_second: number }[];

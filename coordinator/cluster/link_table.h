@@ -17,14 +17,14 @@ namespace gyre {
 
 // A process is known by its member's name. kThisProcess is the coordinator's, where the local member is too. Not
 // thread-safe.
-class LinkBook {
+class LinkTable {
  public:
   inline static const std::string kThisProcess;
 
-  // `address`: of the coordinator's ring port; "" = nothing is measured. `patience`: for an answer. A link that failed
+  // `address`: of the coordinator's ring port; "" = nothing is measured. `timeout`: for an answer. A link that failed
   // is tried again after `again`.
-  LinkBook(std::string address, Duration patience, Duration again)
-      : address_(std::move(address)), patience_(patience), again_(again) {}
+  LinkTable(std::string address, Duration timeout, Duration again)
+      : address_(std::move(address)), timeout_(timeout), again_(again) {}
 
   // From now on this process measures when asked.
   void CanMeasureHere() { measures_here_ = true; }
@@ -63,7 +63,7 @@ class LinkBook {
   std::vector<WeightSource> Wanted(const std::string& by, const std::vector<Peer>& there, Deadline now);
 
   const std::string address_;
-  const Duration patience_, again_;
+  const Duration timeout_, again_;
   bool measures_here_ = false;
   std::map<std::string, Links> links_;  // by process
 };

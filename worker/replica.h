@@ -1,4 +1,4 @@
-// A mirror: copies of the full pages and snapshots of another member's stage, in host memory, for the case that it is
+// A replica: copies of the full pages and snapshots of another member's stage, in host memory, for the case that it is
 // lost. docs/faults.md.
 #pragma once
 
@@ -23,8 +23,8 @@
 
 namespace gyre {
 
-// The pages that a member mirrors while a plan serves.
-struct MirrorOrder {
+// The pages that a member replicates while a plan serves.
+struct ReplicaOrder {
   struct Limit {  // of a layer's pages
     uint32_t pages = 0;
     uint32_t page_bytes = 0;
@@ -34,7 +34,7 @@ struct MirrorOrder {
   std::map<uint32_t, Limit> layers;  // those that keep something
 };
 
-struct MirrorState {
+struct ReplicaState {
   uint64_t plan = 0;  // that it is of; 0 = there is none
   std::optional<uint64_t>
       step;  // up to which it is whole, 0: the plan has had none; nullopt = it has not been whole yet
@@ -42,11 +42,11 @@ struct MirrorState {
 };
 
 // The pages themselves. Thread-safe.
-class MirrorStore {
+class ReplicaStore {
  public:
-  // From now on it is a mirror of this plan. What it has of a layer stays where the layer is in the order and comes
+  // From now on it is a replica of this plan. What it has of a layer stays where the layer is in the order and comes
   // from the same member.
-  void Begin(const MirrorOrder& order);
+  void Begin(const ReplicaOrder& order);
   // Nothing is taken in any more. Returns the step up to which it is whole; nullopt: it is not, or of another plan.
   std::optional<uint64_t> Freeze(uint64_t plan);
   void Drop();
@@ -59,18 +59,18 @@ class MirrorStore {
   // A round is over: it is whole up to this step.
   void Whole(Epoch epoch, uint64_t step);
 
-  // The answer to a request of kind kMirrored, one frame. If it is of another plan, or lacks the layer, it has no
+  // The answer to a request of kind kReplicated, one frame. If it is of another plan, or lacks the layer, it has no
   // pages, as one that was never whole: Freeze says so to the coordinator. kFailedPrecondition: it is not frozen.
   Status Export(PageExport& e) const;
-  MirrorState state() const;
+  ReplicaState state() const;
 
  private:
   struct Page {
     uint64_t stamp = 0;  // rises with every page that is taken in
     std::vector<std::byte> data;
   };
-  struct Mirrored {
-    MirrorOrder::Limit limit;
+  struct Replicated {
+    ReplicaOrder::Limit limit;
     uint64_t pool = 0;   // at the source
     uint64_t since = 0;  // for the next request
     uint64_t next_since = 0;
@@ -85,25 +85,25 @@ class MirrorStore {
   std::optional<uint64_t> step_ GYRE_GUARDED_BY(mutex_);
   uint64_t stamps_ GYRE_GUARDED_BY(mutex_) = 0;
   uint64_t pages_ GYRE_GUARDED_BY(mutex_) = 0, bytes_ GYRE_GUARDED_BY(mutex_) = 0;
-  std::map<uint32_t, Mirrored> layers_ GYRE_GUARDED_BY(mutex_);
+  std::map<uint32_t, Replicated> layers_ GYRE_GUARDED_BY(mutex_);
 };
 
 // Keeps the store up to date, on a thread of its own.
-class Mirror {
+class Replica {
  public:
   // options: outlives it.
-  Mirror(const WorkerOptions& options, WorkerCalls worker) : options_(options), worker_(std::move(worker)) {}
+  Replica(const WorkerOptions& options, WorkerCalls worker) : options_(options), worker_(std::move(worker)) {}
   void Start();  // throws std::system_error
   void Close();
   void Join() {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Any thread, all that follow. A plan is prepared by which there is something to mirror. `dial`: makes the link to
-  // the source, on the mirror's thread; it is called when the plan serves, and again when a link has failed.
+  // Any thread, all that follow. A plan is prepared by which there is something to replicate. `dial`: makes the link to
+  // the source, on the replica's thread; it is called when the plan serves, and again when a link has failed.
   using Dial = std::function<StatusOr<std::unique_ptr<Link>>()>;
-  void Await(MirrorOrder order, Dial dial);
-  // The plan serves: what was ordered for it begins, and what was mirrored before ends.
+  void Await(ReplicaOrder order, Dial dial);
+  // The plan serves: what was ordered for it begins, and what was replicated before ends.
   void Serve(Epoch epoch);
   // The prepared plan was given up, or another takes its place.
   void Forget();
@@ -111,11 +111,11 @@ class Mirror {
   // The coordinator is gone.
   void Drop();
   Status Export(PageExport& e) const { return store_.Export(e); }
-  MirrorState state() const { return store_.state(); }
+  ReplicaState state() const { return store_.state(); }
 
  private:
   struct Work {
-    MirrorOrder order;
+    ReplicaOrder order;
     Dial dial;
     std::shared_ptr<Link> link;       // null: it is to be dialed. Only the thread sets it, with the lock
     std::optional<uint64_t> counted;  // the source's count of steps when the last whole round began
@@ -134,7 +134,7 @@ class Mirror {
 
   const WorkerOptions& options_;
   const WorkerCalls worker_;
-  MirrorStore store_;
+  ReplicaStore store_;
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   CondVar changed_;

@@ -1,10 +1,10 @@
-#include "tests/testing/simulated_mirror.h"
+#include "tests/testing/simulated_replica.h"
 
 #include <algorithm>
 
 namespace gyre::testing {
 
-void SimulatedMirror::Copy(const SimulatedStage& stage, int most) {
+void SimulatedReplica::Copy(const SimulatedStage& stage, int most) {
   if (!round_) round_ = Round{};
   Group& group = groups_[static_cast<size_t>(round_->group)];
   const uint32_t units = stage.units(round_->group);
@@ -26,17 +26,17 @@ void SimulatedMirror::Copy(const SimulatedStage& stage, int most) {
   round_.reset();
 }
 
-const SimulatedStage::Unit* SimulatedMirror::Find(SimulatedStage::Place unit) const {
+const SimulatedStage::Unit* SimulatedReplica::Find(SimulatedStage::Place unit) const {
   const auto& copies = groups_[static_cast<size_t>(unit.group)].copies;
   const auto copy = copies.find(unit.number);
   return copy == copies.end() ? nullptr : &copy->second;
 }
 
-void SimulatedMirror::ChangeRing() {
+void SimulatedReplica::ChangeRing() {
   whole_ = 0;
   round_.reset();
 }
 
-void SimulatedMirror::Forget() { *this = {}; }
+void SimulatedReplica::Forget() { *this = {}; }
 
 }  // namespace gyre::testing

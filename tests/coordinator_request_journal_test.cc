@@ -1,5 +1,5 @@
-// Requests that can be taken up, as lists of events: what is drawn, who reads, what is to be written.
-#include "coordinator/state/request_book.h"
+// Requests that can be reattached, as lists of events: what is drawn, who reads, what is to be written.
+#include "coordinator/state/request_journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Request Ask(const std::string& id, uint64_t tenant = 0) {
   Request r;
   r.prompt = {1, 2, 3};
   r.max_new_tokens = 9;
-  r.take_up_id = id;
+  r.reattach_id = id;
   r.tenant = tenant;
   return r;
 }
@@ -34,11 +34,11 @@ std::vector<TokenId> IdsOf(const std::vector<TokenEvent>& tokens) {
 }
 
 // The contents of a store that got every change.
-struct Mirror {
+struct Replica {
   std::map<std::string, std::vector<TokenId>> requests;
-  void Apply(const RequestBook::Changes& changes) {
+  void Apply(const RequestJournal::Changes& changes) {
     for (const std::string& id : changes.gone) EXPECT_EQ(requests.erase(id), 1u) << id;
-    for (const auto& r : changes.begun) EXPECT_TRUE(requests.try_emplace(r->take_up_id).second);
+    for (const auto& r : changes.begun) EXPECT_TRUE(requests.try_emplace(r->reattach_id).second);
     for (const auto& t : changes.tokens) {
       auto& ids = requests.at(t.id);
       EXPECT_EQ(ids.size(), t.first);
@@ -47,13 +47,13 @@ struct Mirror {
   }
 };
 
-TEST(RequestBookTest, WhoTakesARequestUpGetsAllThatWasDrawn) {
-  RequestBook book({});
+TEST(RequestJournalTest, WhoTakesARequestUpGetsAllThatWasDrawn) {
+  RequestJournal book({});
   book.Begin(Ask("a"), 1);
   book.OnToken("a", 1, Token(10));
   book.OnToken("a", 1, Token(11));
   book.Leave("a", 1, At(0));
-  const StatusOr<Request> again = book.TakeUp("a", 0, 2);
+  const StatusOr<Request> again = book.Reattach("a", 0, 2);
   ASSERT_TRUE(again.ok());
   EXPECT_THAT(IdsOf(again->generated), ElementsAre(10, 11));
   EXPECT_THAT(again->prompt, ElementsAre(1, 2, 3));
@@ -61,32 +61,32 @@ TEST(RequestBookTest, WhoTakesARequestUpGetsAllThatWasDrawn) {
   // The engine tells of them again, and then goes on.
   for (TokenId id : {10, 11, 12}) book.OnToken("a", 2, Token(id));
   book.Leave("a", 2, At(1));
-  EXPECT_THAT(IdsOf(book.TakeUp("a", 0, 3)->generated), ElementsAre(10, 11, 12));
+  EXPECT_THAT(IdsOf(book.Reattach("a", 0, 3)->generated), ElementsAre(10, 11, 12));
 }
 
-TEST(RequestBookTest, AnEarlierReadersWordsCountNoMore) {
-  RequestBook book({});
+TEST(RequestJournalTest, AnEarlierReadersWordsCountNoMore) {
+  RequestJournal book({});
   book.Begin(Ask("a"), 1);
   book.OnToken("a", 1, Token(10));
-  ASSERT_TRUE(book.TakeUp("a", 0, 2).ok());  // its reader was still there
+  ASSERT_TRUE(book.Reattach("a", 0, 2).ok());  // its reader was still there
   book.OnToken("a", 1, Token(11));
   book.Leave("a", 1, At(0));
   book.Forget("a", 1);
   book.Tick(At(1000));
-  EXPECT_THAT(IdsOf(book.TakeUp("a", 0, 3)->generated), ElementsAre(10));
+  EXPECT_THAT(IdsOf(book.Reattach("a", 0, 3)->generated), ElementsAre(10));
 }
 
-TEST(RequestBookTest, AnotherTenantFindsNothing) {
-  RequestBook book({});
+TEST(RequestJournalTest, AnotherTenantFindsNothing) {
+  RequestJournal book({});
   book.Begin(Ask("a", 7), 1);
-  EXPECT_TRUE(absl::IsNotFound(book.TakeUp("a", 0, 2).status()));
-  EXPECT_TRUE(absl::IsNotFound(book.TakeUp("a", 8, 2).status()));
-  EXPECT_TRUE(absl::IsNotFound(book.TakeUp("b", 7, 2).status()));
-  EXPECT_TRUE(book.TakeUp("a", 7, 2).ok());
+  EXPECT_TRUE(absl::IsNotFound(book.Reattach("a", 0, 2).status()));
+  EXPECT_TRUE(absl::IsNotFound(book.Reattach("a", 8, 2).status()));
+  EXPECT_TRUE(absl::IsNotFound(book.Reattach("b", 7, 2).status()));
+  EXPECT_TRUE(book.Reattach("a", 7, 2).ok());
 }
 
-TEST(RequestBookTest, ARequestWithoutAReaderIsForgottenInTime) {
-  RequestBook book({.resume_timeout = seconds(60)});
+TEST(RequestJournalTest, ARequestWithoutAReaderIsForgottenInTime) {
+  RequestJournal book({.resume_timeout = seconds(60)});
   book.Begin(Ask("a"), 1);
   book.Begin(Ask("b"), 2);
   book.TakeChanges();
@@ -98,20 +98,20 @@ TEST(RequestBookTest, ARequestWithoutAReaderIsForgottenInTime) {
   book.Tick(At(70));
   EXPECT_EQ(book.size(), 1u);
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("a"));
-  EXPECT_FALSE(book.TakeUp("a", 0, 3).ok());
+  EXPECT_FALSE(book.Reattach("a", 0, 3).ok());
 }
 
-TEST(RequestBookTest, TheOldestWithoutAReaderMakeRoom) {
-  RequestBook book({.unattended = 2});
+TEST(RequestJournalTest, TheOldestWithoutAReaderMakeRoom) {
+  RequestJournal book({.unattended = 2});
   for (int i = 0; i < 4; ++i) {
     const std::string id = std::to_string(i);
     book.Begin(Ask(id), static_cast<uint64_t>(i + 1));
     book.Leave(id, static_cast<uint64_t>(i + 1), At(i));
   }
   EXPECT_EQ(book.size(), 2u);
-  EXPECT_FALSE(book.TakeUp("1", 0, 9).ok());
-  EXPECT_TRUE(book.TakeUp("2", 0, 9).ok());
-  RequestBook small({.unattended_bytes = 1});
+  EXPECT_FALSE(book.Reattach("1", 0, 9).ok());
+  EXPECT_TRUE(book.Reattach("2", 0, 9).ok());
+  RequestJournal small({.unattended_bytes = 1});
   small.Begin(Ask("a"), 1);
   EXPECT_EQ(small.size(), 1u);
   small.Leave("a", 1, At(0));
@@ -119,8 +119,8 @@ TEST(RequestBookTest, TheOldestWithoutAReaderMakeRoom) {
 }
 
 // Their clients are on their way back, however many they are: the limits of those without a reader do not count them.
-TEST(RequestBookTest, RestoredOnesThatWereUnderWayAreAllKept) {
-  RequestBook book({.resume_timeout = seconds(60), .unattended = 1, .unattended_bytes = 1, .restored = 3});
+TEST(RequestJournalTest, RestoredOnesThatWereUnderWayAreAllKept) {
+  RequestJournal book({.resume_timeout = seconds(60), .unattended = 1, .unattended_bytes = 1, .restored = 3});
   // The ids' order is that of no age.
   for (const char* id : {"c", "a", "b"}) book.Restore(Ask(id), false, At(0));
   EXPECT_EQ(book.size(), 3u);
@@ -128,8 +128,8 @@ TEST(RequestBookTest, RestoredOnesThatWereUnderWayAreAllKept) {
   // Of more than can be held, those that began first go.
   book.Restore(Ask("d"), false, At(1));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("c"));
-  // Taken up and left again, it is like any other.
-  EXPECT_TRUE(book.TakeUp("a", 0, 9).ok());
+  // Reattached and left again, it is like any other.
+  EXPECT_TRUE(book.Reattach("a", 0, 9).ok());
   book.Leave("a", 9, At(2));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("a"));
   book.Tick(At(60));
@@ -138,17 +138,17 @@ TEST(RequestBookTest, RestoredOnesThatWereUnderWayAreAllKept) {
   EXPECT_EQ(book.size(), 0u);
 }
 
-TEST(RequestBookTest, RestoredOnesAreBoundedInBytes) {
-  RequestBook book({.restored_bytes = 4096});
+TEST(RequestJournalTest, RestoredOnesAreBoundedInBytes) {
+  RequestJournal book({.restored_bytes = 4096});
   for (int i = 0; i < 1000; ++i) book.Restore(Ask(std::to_string(i)), false, At(0));
   EXPECT_GT(book.size(), 2u);
   EXPECT_LT(book.size(), 100u);
-  EXPECT_TRUE(book.TakeUp("999", 0, 9).ok());
+  EXPECT_TRUE(book.Reattach("999", 0, 9).ok());
 }
 
 // Of those that have ended the last are most likely to be asked for.
-TEST(RequestBookTest, OfRestoredOnesThatHaveEndedTheOldestMakeRoom) {
-  RequestBook book({.unattended = 2});
+TEST(RequestJournalTest, OfRestoredOnesThatHaveEndedTheOldestMakeRoom) {
+  RequestJournal book({.unattended = 2});
   const std::vector<std::pair<std::string, bool>> stored = {{"e", true}, {"b", false}, {"d", true}, {"f", true}};
   for (const auto& [id, ended] : stored) book.Restore(Ask(id), ended, At(0));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("e"));
@@ -160,23 +160,23 @@ TEST(RequestBookTest, OfRestoredOnesThatHaveEndedTheOldestMakeRoom) {
   book.Finish("g", 2);
   book.Leave("g", 2, At(1));
   EXPECT_THAT(book.TakeChanges().gone, ElementsAre("f"));
-  for (const char* id : {"b", "u", "g"}) EXPECT_TRUE(book.TakeUp(id, 0, 9).ok()) << id;
+  for (const char* id : {"b", "u", "g"}) EXPECT_TRUE(book.Reattach(id, 0, 9).ok()) << id;
 }
 
-TEST(RequestBookTest, AnEndIsWrittenOnceAndTheOldestFirst) {
-  RequestBook book({});
+TEST(RequestJournalTest, AnEndIsWrittenOnceAndTheOldestFirst) {
+  RequestJournal book({});
   book.Begin(Ask("b"), 1);
   book.OnToken("b", 1, Token(1));
   book.Begin(Ask("a"), 2);
   book.Finish("b", 1);
   for (int i = 0; i < 2; ++i) {
-    const RequestBook::Changes changes = book.TakeChanges();
+    const RequestJournal::Changes changes = book.TakeChanges();
     ASSERT_EQ(changes.begun.size(), 2u);
-    EXPECT_EQ(changes.begun[0]->take_up_id, "b");
+    EXPECT_EQ(changes.begun[0]->reattach_id, "b");
     ASSERT_EQ(changes.tokens.size(), 1u);
     EXPECT_TRUE(changes.tokens[0].ended);
-    // It is taken up, and its end comes again.
-    ASSERT_TRUE(book.TakeUp("b", 0, 3).ok());
+    // It is reattached, and its end comes again.
+    ASSERT_TRUE(book.Reattach("b", 0, 3).ok());
     book.OnToken("b", 3, Token(1));
     book.Finish("b", 3);
     EXPECT_TRUE(book.TakeChanges().empty());
@@ -184,24 +184,24 @@ TEST(RequestBookTest, AnEndIsWrittenOnceAndTheOldestFirst) {
   }
 }
 
-TEST(RequestBookTest, WhatWasBeginsAndEndsBetweenTwoWritesIsNeverWritten) {
-  RequestBook book({});
+TEST(RequestJournalTest, WhatWasBeginsAndEndsBetweenTwoWritesIsNeverWritten) {
+  RequestJournal book({});
   book.Begin(Ask("a"), 1);
   book.OnToken("a", 1, Token(1));
   book.Forget("a", 1);
   EXPECT_TRUE(book.TakeChanges().empty());
 }
 
-TEST(RequestBookTest, ARestoredRequestIsNotWrittenAgain) {
-  RequestBook book({.resume_timeout = seconds(60)});
+TEST(RequestJournalTest, ARestoredRequestIsNotWrittenAgain) {
+  RequestJournal book({.resume_timeout = seconds(60)});
   Request r = Ask("a");
   r.generated = {Token(4), Token(5)};
   book.Restore(r, false, At(100));
   EXPECT_TRUE(book.TakeChanges().empty());
   EXPECT_EQ(book.deadline(), At(160));
-  EXPECT_THAT(IdsOf(book.TakeUp("a", 0, 1)->generated), ElementsAre(4, 5));
+  EXPECT_THAT(IdsOf(book.Reattach("a", 0, 1)->generated), ElementsAre(4, 5));
   for (TokenId id : {4, 5, 6}) book.OnToken("a", 1, Token(id));
-  const RequestBook::Changes changes = book.TakeChanges();
+  const RequestJournal::Changes changes = book.TakeChanges();
   EXPECT_THAT(changes.begun, IsEmpty());
   ASSERT_EQ(changes.tokens.size(), 1u);
   EXPECT_EQ(changes.tokens[0].first, 2u);
@@ -210,11 +210,11 @@ TEST(RequestBookTest, ARestoredRequestIsNotWrittenAgain) {
 
 // Random events. At each moment the store has a beginning of what was drawn, and whoever takes a request up at last has
 // each token once.
-TEST(RequestBookTest, TheStoreFollowsInAnyOrder) {
+TEST(RequestJournalTest, TheStoreFollowsInAnyOrder) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
-    RequestBook book({.resume_timeout = seconds(5), .unattended = 3});
-    Mirror store;
+    RequestJournal book({.resume_timeout = seconds(5), .unattended = 3});
+    Replica store;
     std::map<std::string, std::vector<TokenId>> drawn;
     std::map<std::string, uint64_t> readers;
     uint64_t next_reader = 1;
@@ -232,7 +232,7 @@ TEST(RequestBookTest, TheStoreFollowsInAnyOrder) {
           break;
         case 1: book.Leave(id, readers[id], now); break;
         case 2: {
-          const StatusOr<Request> r = book.TakeUp(id, 0, next_reader);
+          const StatusOr<Request> r = book.Reattach(id, 0, next_reader);
           if (!r.ok()) break;
           EXPECT_EQ(IdsOf(r->generated), drawn[id]);
           readers[id] = next_reader++;
@@ -250,10 +250,10 @@ TEST(RequestBookTest, TheStoreFollowsInAnyOrder) {
         default: {
           const size_t before = book.size();
           // Only a reader that is there gets tokens.
-          RequestBook& b = book;
+          RequestJournal& b = book;
           if (drawn.count(id) == 0 || readers[id] == 0) break;
           b.OnToken(id, readers[id], Token(next_token));
-          const StatusOr<Request> r = b.TakeUp(id, 0, next_reader);
+          const StatusOr<Request> r = b.Reattach(id, 0, next_reader);
           if (!r.ok()) break;
           readers[id] = next_reader++;
           drawn[id] = IdsOf(r->generated);
@@ -265,7 +265,7 @@ TEST(RequestBookTest, TheStoreFollowsInAnyOrder) {
     }
     store.Apply(book.TakeChanges());
     EXPECT_EQ(store.requests.size(), book.size()) << seed;
-    for (const auto& [id, ids] : store.requests) EXPECT_EQ(IdsOf(book.TakeUp(id, 0, 9999)->generated), ids) << seed;
+    for (const auto& [id, ids] : store.requests) EXPECT_EQ(IdsOf(book.Reattach(id, 0, 9999)->generated), ids) << seed;
   }
 }
 

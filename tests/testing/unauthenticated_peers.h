@@ -1,4 +1,4 @@
-// Strangers at the ports of a ring: over TCP with garbage, cut and slow handshakes, wrong certificates and
+// Unauthenticated peers at the ports of a ring: over TCP with garbage, cut and slow handshakes, wrong certificates and
 // huge claims; over UDP with garbage, with recorded datagrams of others, and in others' names.
 #pragma once
 
@@ -31,8 +31,8 @@
 
 namespace gyre::testing {
 
-// An address of loopback that no member has, so that limits on strangers do not affect members.
-inline constexpr const char* kStrangersAddress = "127.0.0.9";
+// An address of loopback that no member has, so that limits on unauthenticated peers do not affect members.
+inline constexpr const char* kUnauthenticatedAddress = "127.0.0.9";
 
 inline sockaddr_in SocketAddressOf(const char* host, uint16_t port) {
   sockaddr_in at{};
@@ -42,14 +42,15 @@ inline sockaddr_in SocketAddressOf(const char* host, uint16_t port) {
   return at;
 }
 
-// A connection from the strangers' address, or -1.
-inline int CallFromStranger(const std::string& address) {
+// A connection from the unauthenticated peers' address, or -1.
+inline int CallFromUnauthenticatedPeer(const std::string& address) {
   const auto to = ParseHostPort(address);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in from = SocketAddressOf(kStrangersAddress, 0), at = SocketAddressOf(to->host.c_str(), to->port);
-  const timeval patience{.tv_sec = 0, .tv_usec = 100000};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const sockaddr_in from = SocketAddressOf(kUnauthenticatedAddress, 0),
+                    at = SocketAddressOf(to->host.c_str(), to->port);
+  const timeval timeout{.tv_sec = 0, .tv_usec = 100000};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof from) == 0 &&
       connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) {
     return fd;
@@ -58,7 +59,7 @@ inline int CallFromStranger(const std::string& address) {
   return -1;
 }
 
-// A stranger who opens one connection after another. `forged`: by another CA.
+// An unauthenticated peer who opens one connection after another. `forged`: by another CA.
 class Knocker {
  public:
   Knocker(std::string address, const KeyAndCertificate& forged, unsigned seed)
@@ -78,7 +79,7 @@ class Knocker {
   void Knock() {
     // A slow handshake sends one more byte now and then.
     if (!open_.empty()) Send(open_[random_() % open_.size()], std::string(1, '\x16'));
-    const int fd = CallFromStranger(address_);
+    const int fd = CallFromUnauthenticatedPeer(address_);
     if (fd < 0) return;
     ++knocks_;
     switch (random_() % 9) {
@@ -168,17 +169,17 @@ class DatagramRecorder {
   const Fd fd_;
 };
 
-// A stranger who sends datagrams to the UDP ports of a ring: garbage, beginnings of links with huge claims, and
-// recorded datagrams, if there are any, changed or not, under his own name and under their sender's.
-class DatagramStranger {
+// An unauthenticated peer who sends datagrams to the UDP ports of a ring: garbage, beginnings of links with huge
+// claims, and recorded datagrams, if there are any, changed or not, under his own name and under their sender's.
+class DatagramUnauthenticatedPeer {
  public:
-  DatagramStranger(std::vector<uint16_t> ports, std::vector<RecordedDatagram> recorded, unsigned seed)
+  DatagramUnauthenticatedPeer(std::vector<uint16_t> ports, std::vector<RecordedDatagram> recorded, unsigned seed)
       : ports_(std::move(ports)),
         recorded_(std::move(recorded)),
         random_(seed),
         own_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)),
         raw_(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW)) {
-    const sockaddr_in from = SocketAddressOf(kStrangersAddress, 0);
+    const sockaddr_in from = SocketAddressOf(kUnauthenticatedAddress, 0);
     EXPECT_EQ(::bind(own_.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
   }
   void SendOne() {

@@ -1,4 +1,4 @@
-// Mirrors of another member's pages: what is asked for, what is kept, up to which step it is whole, and what is given
+// Replicas of another member's pages: what is asked for, what is kept, up to which step it is whole, and what is given
 // back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 #include "transport/inproc_link.h"
 #include "transport/ring_port.h"
 #include "worker/migration.h"
-#include "worker/mirror.h"
+#include "worker/replica.h"
 #include "worker/stage_loader.h"
 
-namespace gyre::mirror_test {
+namespace gyre::replica_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -23,10 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr Epoch kPlan{.term = 7, .number = 3};
-constexpr auto kPatience = seconds(30);
+constexpr auto kTimeout = seconds(30);
 
-MirrorOrder OrderFor(std::vector<uint32_t> layers, Epoch epoch = kPlan, const std::string& source = "w1") {
-  MirrorOrder order{.epoch = epoch, .source = source, .layers = {}};
+ReplicaOrder OrderFor(std::vector<uint32_t> layers, Epoch epoch = kPlan, const std::string& source = "w1") {
+  ReplicaOrder order{.epoch = epoch, .source = source, .layers = {}};
   for (const uint32_t layer : layers) order.layers[layer] = {.pages = 8, .page_bytes = 4};
   return order;
 }
@@ -45,9 +45,9 @@ struct FrameOf {
 };
 
 // The pages of a layer that the store exports, as "3:a 5:b".
-std::string Given(const MirrorStore& store, uint32_t layer, uint64_t plan = 3) {
+std::string Given(const ReplicaStore& store, uint32_t layer, uint64_t plan = 3) {
   PageExport e;
-  e.request = {.layer = layer, .max_bytes = kPullBytes, .kind = PullKind::kMirrored, .mirror = plan};
+  e.request = {.layer = layer, .max_bytes = kPullBytes, .kind = PullKind::kReplicated, .replica = plan};
   if (const Status status = store.Export(e); !status.ok()) return Message(status);
   std::string out;
   for (size_t i = 0; i < e.answers[0].pages.ids.size(); ++i) {
@@ -57,8 +57,8 @@ std::string Given(const MirrorStore& store, uint32_t layer, uint64_t plan = 3) {
   return out;
 }
 
-TEST(MirrorStoreTest, KeepsTheLastOfEachPageAndGivesThemWhenItIsFinal) {
-  MirrorStore store;
+TEST(ReplicaStoreTest, KeepsTheLastOfEachPageAndGivesThemWhenItIsFinal) {
+  ReplicaStore store;
   store.Begin(OrderFor({0, 1}));
   EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {3, 5}, 'a', 10, 90).pages, true).ok());
   EXPECT_TRUE(store.Take(kPlan, FrameOf(1, {3}, 'x', 10, 90).pages, true).ok());
@@ -79,8 +79,8 @@ TEST(MirrorStoreTest, KeepsTheLastOfEachPageAndGivesThemWhenItIsFinal) {
   EXPECT_EQ(store.state().step, 90u);
 }
 
-TEST(MirrorStoreTest, AnotherPlansMirrorIsOfNoUse) {
-  MirrorStore store;
+TEST(ReplicaStoreTest, AnotherPlansReplicaIsOfNoUse) {
+  ReplicaStore store;
   store.Begin(OrderFor({0}));
   store.Whole(kPlan, 90);
   EXPECT_EQ(store.Freeze(2), std::nullopt);
@@ -94,9 +94,9 @@ TEST(MirrorStoreTest, AnotherPlansMirrorIsOfNoUse) {
 }
 
 // Layers that stay at the same process in the next plan are not copied again. Those of another pool are.
-TEST(MirrorStoreTest, GoesOnInTheNextPlanWhereThePoolIsTheSame) {
+TEST(ReplicaStoreTest, GoesOnInTheNextPlanWhereThePoolIsTheSame) {
   constexpr Epoch next{.term = 7, .number = 4};
-  MirrorStore store;
+  ReplicaStore store;
   store.Begin(OrderFor({0, 1}));
   EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {1, 2}, 'a', 10, 90).pages, true).ok());
   EXPECT_TRUE(store.Take(kPlan, FrameOf(1, {1, 2}, 'a', 10, 90, 2).pages, true).ok());
@@ -110,8 +110,8 @@ TEST(MirrorStoreTest, GoesOnInTheNextPlanWhereThePoolIsTheSame) {
   EXPECT_EQ(store.state().pages, 0u) << "from another process nothing stays";
 }
 
-TEST(MirrorStoreTest, ForgetsALayerWhosePoolIsAnother) {
-  MirrorStore store;
+TEST(ReplicaStoreTest, ForgetsALayerWhosePoolIsAnother) {
+  ReplicaStore store;
   store.Begin(OrderFor({0}));
   EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {1, 2}, 'a', 10, 90).pages, true).ok());
   EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {4}, 'b', 3, 90, 2).pages, true).ok());
@@ -120,8 +120,8 @@ TEST(MirrorStoreTest, ForgetsALayerWhosePoolIsAnother) {
   EXPECT_EQ(Given(store, 0), "4:b");
 }
 
-TEST(MirrorStoreTest, TakesNoMoreThanThePlanHas) {
-  MirrorStore store;
+TEST(ReplicaStoreTest, TakesNoMoreThanThePlanHas) {
+  ReplicaStore store;
   store.Begin(OrderFor({0}));
   EXPECT_THAT(Message(store.Take(kPlan, FrameOf(0, {8}, 'a', 1, 1).pages, true)), HasSubstr("page 8 of layer 0"));
   EXPECT_THAT(Message(store.Take(kPlan, FrameOf(1, {0}, 'a', 1, 1).pages, true)), HasSubstr("nobody asked for it"));
@@ -137,7 +137,7 @@ std::shared_ptr<Layer> PagesOnly() {
   return layer;
 }
 
-TEST(MirroredPagesTest, OnlyFullOnesAreGivenToAMirror) {
+TEST(ReplicatedPagesTest, OnlyFullOnesAreGivenToAReplica) {
   const auto layer = PagesOnly();
   for (const BlockId b : {1u, 2u, 3u}) layer->pages->Stamp(b, 10 + b);
   layer->pages->StampFull(2, 12);
@@ -157,30 +157,30 @@ TEST(MirroredPagesTest, OnlyFullOnesAreGivenToAMirror) {
   EXPECT_NE(PagesOnly()->pages->number(), layer->pages->number());
 }
 
-TEST(MirroredPagesTest, TheirSizeIsKnownWithoutAPool) {
+TEST(ReplicatedPagesTest, TheirSizeIsKnownWithoutAPool) {
   const auto layer = PagesOnly();
   const CacheSize size{.num_blocks = 8, .block_size = 4, .type = KvType::kF32};
   EXPECT_EQ(PagePool::PageBytesOf(layer->spec, 16, size), layer->pages->page_bytes());
 }
 
-// The new owner of a lost layer, and the test as the mirror's holder.
-class RecallTest : public ::testing::Test {
+// The new owner of a lost layer, and the test as the replica's holder.
+class RestoreTest : public ::testing::Test {
  protected:
-  RecallTest() {
+  RestoreTest() {
     auto [here, there] = MakeInprocLinkPair({});
     holder_ = std::move(there);
     puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
                                            MemoryCounts{.num_blocks = 8}, 3);
   }
   // Answers requests by the store until the link ends.
-  void Answers(const MirrorStore& store) {
+  void Answers(const ReplicaStore& store) {
     for (;;) {
-      const auto frame = holder_->Recv(After(kPatience));
+      const auto frame = holder_->Recv(After(kTimeout));
       if (!frame.ok()) return;
       PageExport e;
       e.request = *DecodePullPages(frame->payload);
-      EXPECT_EQ(e.request.kind, PullKind::kMirrored);
-      EXPECT_EQ(e.request.mirror, 3u);
+      EXPECT_EQ(e.request.kind, PullKind::kReplicated);
+      EXPECT_EQ(e.request.replica, 3u);
       EXPECT_TRUE(e.request.only);
       ASSERT_TRUE(store.Export(e).ok());
       for (auto& answer : e.answers) {
@@ -188,20 +188,20 @@ class RecallTest : public ::testing::Test {
         Encoder head;
         EncodePagesHead(answer.pages, &head);
         const ByteSpan parts[] = {head.bytes(), answer.data};
-        ASSERT_TRUE(holder_->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+        ASSERT_TRUE(holder_->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kTimeout)).ok());
       }
     }
   }
-  StatusOr<std::vector<BlockId>> Recall(const MirrorStore& store, const std::vector<BlockId>& units) {
+  StatusOr<std::vector<BlockId>> Restore(const ReplicaStore& store, const std::vector<BlockId>& units) {
     std::thread answers([&] { Answers(store); });
-    auto lacks = puller_->Recall(kPlan, units, kPatience, [] { return false; });
+    auto lacks = puller_->Restore(kPlan, units, kTimeout, [] { return false; });
     puller_ = nullptr;
     answers.join();
     return lacks;
   }
-  // A mirror with these pages.
-  void Fill(MirrorStore* store, std::vector<BlockId> ids, uint64_t step) {
-    MirrorOrder order = OrderFor({0});
+  // A replica with these pages.
+  void Fill(ReplicaStore* store, std::vector<BlockId> ids, uint64_t step) {
+    ReplicaOrder order = OrderFor({0});
     order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
     store->Begin(order);
     std::vector<std::byte> data(ids.size() * layer_->pages->page_bytes(), std::byte{0x40});
@@ -217,10 +217,10 @@ class RecallTest : public ::testing::Test {
   size_t given_ = 0;
 };
 
-TEST_F(RecallTest, BringsThePagesOfTheListAndNoOthers) {
-  MirrorStore store;
+TEST_F(RestoreTest, BringsThePagesOfTheListAndNoOthers) {
+  ReplicaStore store;
   Fill(&store, {1, 2, 4, 6}, 40);
-  const auto lacks = Recall(store, {6, 2});
+  const auto lacks = Restore(store, {6, 2});
   ASSERT_TRUE(lacks.ok()) << lacks.status();
   EXPECT_THAT(*lacks, IsEmpty());
   EXPECT_EQ(given_, 2u) << "the rest would only take time";
@@ -228,24 +228,24 @@ TEST_F(RecallTest, BringsThePagesOfTheListAndNoOthers) {
   layer_->pages->Read(6, page.data(), testing::SharedQueue());
   testing::SharedQueue().Finish();
   EXPECT_EQ(page[5], std::byte{0x40});
-  EXPECT_GT(layer_->pages->full(6), 0u) << "the next mirror must have it too";
+  EXPECT_GT(layer_->pages->full(6), 0u) << "the next replicates must have it too";
   EXPECT_EQ(layer_->pages->written(6), 40u) << "no earlier than the step that wrote it";
   EXPECT_EQ(layer_->pages->written(4), 0u);
 }
 
 // The scheduler is told of a page that is not there: no text may go on with it.
-TEST_F(RecallTest, APageThatTheMirrorLacksIsSaidToBeMissing) {
-  MirrorStore store;
+TEST_F(RestoreTest, APageThatTheReplicaLacksIsSaidToBeMissing) {
+  ReplicaStore store;
   Fill(&store, {1}, 40);
-  const auto lacks = Recall(store, {1, 2, 5});
+  const auto lacks = Restore(store, {1, 2, 5});
   ASSERT_TRUE(lacks.ok()) << lacks.status();
   EXPECT_THAT(*lacks, ElementsAre(2, 5));
 }
 
-// A mirror that never began has nothing. Its reader is not at fault.
-TEST_F(RecallTest, AMirrorThatThereIsNotGivesNothing) {
-  const MirrorStore store;
-  const auto lacks = Recall(store, {2});
+// A replica that never began has nothing. Its reader is not at fault.
+TEST_F(RestoreTest, AReplicaThatThereIsNotGivesNothing) {
+  const ReplicaStore store;
+  const auto lacks = Restore(store, {2});
   ASSERT_TRUE(lacks.ok()) << lacks.status();
   EXPECT_THAT(*lacks, ElementsAre(2));
 }
@@ -287,35 +287,36 @@ class FakePort : public RingPort {
 };
 
 // Its loader is not started here, as one that is busy.
-TEST(RecallOrderTest, AMirrorIsFinalBeforeItsPagesCanBeAskedFor) {
+TEST(RestoreOrderTest, AReplicaIsFinalBeforeItsPagesCanBeAskedFor) {
   WorkerOptions options{.name = "w2"};
   const WorkerCalls calls{.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }};
-  Mirror mirror(options, calls);
+  Replica replica(options, calls);
   Status exported = Internal("no key was set");
   FakePort port;
   port.on_key = [&] {
     PageExport e;
-    e.request = {.layer = 0, .kind = PullKind::kMirrored, .mirror = 3};
-    exported = mirror.Export(e);
+    e.request = {.layer = 0, .kind = PullKind::kReplicated, .replica = 3};
+    exported = replica.Export(e);
   };
   options.port = &port;
-  mirror.Await(OrderFor({0}), [] { return Unavailable("nobody is there"); });
-  mirror.Serve(kPlan);
-  StageLoader loader(options, calls, &mirror);
-  loader.Prepare({.plan = {.epoch = {.term = 7, .number = 4}, .stages = {}}, .stage = -1, .sources = {}, .recalls = 3});
+  replica.Await(OrderFor({0}), [] { return Unavailable("nobody is there"); });
+  replica.Serve(kPlan);
+  StageLoader loader(options, calls, &replica);
+  loader.Prepare(
+      {.plan = {.epoch = {.term = 7, .number = 4}, .stages = {}}, .stage = -1, .sources = {}, .restores = 3});
   EXPECT_TRUE(exported.ok()) << exported;
 }
 
-// A mirror on its thread, and the test as its source.
-class MirrorTest : public ::testing::Test {
+// A replica on its thread, and the test as its source.
+class ReplicaTest : public ::testing::Test {
  protected:
-  MirrorTest() { mirror_.Start(); }
-  ~MirrorTest() override {
-    mirror_.Close();
-    mirror_.Join();
+  ReplicaTest() { replica_.Start(); }
+  ~ReplicaTest() override {
+    replica_.Close();
+    replica_.Join();
   }
   // A dial function that returns these links in turn.
-  Mirror::Dial Dialer(std::vector<StatusOr<std::unique_ptr<Link>>> links) {
+  Replica::Dial Dialer(std::vector<StatusOr<std::unique_ptr<Link>>> links) {
     auto left = std::make_shared<std::vector<StatusOr<std::unique_ptr<Link>>>>(std::move(links));
     return [this, left]() -> StatusOr<std::unique_ptr<Link>> {
       const size_t i = dialed_++;
@@ -324,36 +325,36 @@ class MirrorTest : public ::testing::Test {
     };
   }
   PullPages Answer(Link& there, std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
-    const auto frame = there.Recv(After(kPatience));
+    const auto frame = there.Recv(After(kTimeout));
     if (!frame.ok()) return PullPages{.layer = 99};
     const PullPages request = *DecodePullPages(frame->payload);
     FrameOf pages(request.layer, std::move(ids), 'a', step, ring_step, 10 + request.layer);
     Encoder head;
     EncodePagesHead(pages.pages, &head);
     const ByteSpan parts[] = {head.bytes(), pages.data};
-    EXPECT_TRUE(there.Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+    EXPECT_TRUE(there.Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kTimeout)).ok());
     return request;
   }
   std::optional<uint64_t> WholeUpTo(uint64_t step) {
-    for (int i = 0; i < 6000 && mirror_.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
-    return mirror_.state().step;
+    for (int i = 0; i < 6000 && replica_.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return replica_.state().step;
   }
   const WorkerOptions options_{.name = "w2"};
   std::atomic<size_t> dialed_{0};
-  Mirror mirror_{options_, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }}};
+  Replica replica_{options_, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }}};
 };
 
 // The link fails in the middle of a round, and the first dial of another one too.
-TEST_F(MirrorTest, DialsAgainAndGoesOnWhereItWas) {
+TEST_F(ReplicaTest, DialsAgainAndGoesOnWhereItWas) {
   auto [first, first_there] = MakeInprocLinkPair({});
   auto [second, second_there] = MakeInprocLinkPair({});
   std::vector<StatusOr<std::unique_ptr<Link>>> links;
   links.push_back(std::move(first));
   links.push_back(Unavailable("Connection refused"));
   links.push_back(std::move(second));
-  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
-  EXPECT_EQ(dialed_, 0u) << "a plan that is prepared waits for no mirror";
-  mirror_.Serve(kPlan);
+  replica_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  EXPECT_EQ(dialed_, 0u) << "a plan that is prepared waits for no replica";
+  replica_.Serve(kPlan);
   Answer(*first_there, {1, 2}, 5, 50);
   Answer(*first_there, {1}, 5, 50);
   EXPECT_EQ(WholeUpTo(50), 50u);
@@ -362,33 +363,33 @@ TEST_F(MirrorTest, DialsAgainAndGoesOnWhereItWas) {
   EXPECT_EQ(Answer(*second_there, {}, 9, 70).since, 7u) << "what was copied stays";
   EXPECT_EQ(Answer(*second_there, {4}, 9, 70).since, 5u);
   EXPECT_EQ(WholeUpTo(70), 70u);
-  EXPECT_EQ(mirror_.state().pages, 5u);
+  EXPECT_EQ(replica_.state().pages, 5u);
   EXPECT_EQ(dialed_, 3u);
 }
 
-TEST_F(MirrorTest, AnotherPlanDoesNotWaitForTheLastOnesRetry) {
-  mirror_.Await(OrderFor({0}), Dialer({}));
-  mirror_.Serve(kPlan);
+TEST_F(ReplicaTest, AnotherPlanDoesNotWaitForTheLastOnesRetry) {
+  replica_.Await(OrderFor({0}), Dialer({}));
+  replica_.Serve(kPlan);
   for (int i = 0; i < 6000 && dialed_ < 2; ++i) std::this_thread::sleep_for(milliseconds(5));
   constexpr Epoch next{.term = 7, .number = 4};
   auto [here, there] = MakeInprocLinkPair({});
-  mirror_.Await(OrderFor({0}, next), [&here = here] { return std::move(here); });
-  mirror_.Serve(next);
+  replica_.Await(OrderFor({0}, next), [&here = here] { return std::move(here); });
+  replica_.Serve(next);
   EXPECT_TRUE(there->Recv(After(milliseconds(400))).ok());
 }
 
 // A layer with two pages at first, then one more.
-TEST_F(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
+TEST_F(ReplicaTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
   auto [here, there] = MakeInprocLinkPair({});
   std::vector<StatusOr<std::unique_ptr<Link>>> links;
   links.push_back(std::move(here));
-  mirror_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
-  mirror_.Serve(kPlan);
+  replica_.Await(OrderFor({0, 1}), Dialer(std::move(links)));
+  replica_.Serve(kPlan);
   EXPECT_EQ(Answer(*there, {1, 2}, 5, 50).layer, 0u);
-  EXPECT_EQ(mirror_.state().step, std::nullopt);
+  EXPECT_EQ(replica_.state().step, std::nullopt);
   EXPECT_EQ(Answer(*there, {1}, 7, 52).layer, 1u);
   EXPECT_EQ(WholeUpTo(50), 50u);
-  EXPECT_EQ(mirror_.state().pages, 3u);
+  EXPECT_EQ(replica_.state().pages, 3u);
   // Nothing was computed: the other layer isn't asked.
   const PullPages again = Answer(*there, {}, 5, 50);
   EXPECT_EQ(again.since, 5u);
@@ -396,9 +397,9 @@ TEST_F(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
   EXPECT_EQ(Answer(*there, {}, 8, 60).layer, 0u);
   EXPECT_EQ(Answer(*there, {3}, 8, 60).since, 7u);
   EXPECT_EQ(WholeUpTo(60), 60u);
-  EXPECT_EQ(mirror_.Freeze(3), 60u);
-  EXPECT_FALSE(there->Recv(After(kPatience)).ok()) << "nothing more is pulled";
+  EXPECT_EQ(replica_.Freeze(3), 60u);
+  EXPECT_FALSE(there->Recv(After(kTimeout)).ok()) << "nothing more is pulled";
 }
 
 }  // namespace
-}  // namespace gyre::mirror_test
+}  // namespace gyre::replica_test

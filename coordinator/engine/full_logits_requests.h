@@ -11,10 +11,10 @@
 namespace gyre {
 
 // At most one of each sequence. Not thread-safe: the engine's loop owns it.
-class LogitsQuestions {
+class FullLogitsRequests {
  public:
   bool empty() const { return open_.empty(); }
-  void Ask(const LogitsQuestion& question) { open_[question.seq] = {.question = question}; }
+  void Ask(const FullLogitsRequest& question) { open_[question.seq] = {.question = question}; }
   void Drop(SeqId seq) { open_.erase(seq); }
   // Drops those of sequences that have another incarnation now: a replay samples the row again.
   template <typename IncarnationOf>
@@ -23,14 +23,14 @@ class LogitsQuestions {
                   [&](const auto& entry) { return entry.second.question.incarnation != incarnation_of(entry.first); });
   }
   // One that was not sent yet counts as sent from now on; null: there is none.
-  const LogitsQuestion* NextToSend() {
+  const FullLogitsRequest* NextToSend() {
     for (auto& [seq, open] : open_) {
       if (!std::exchange(open.sent, true)) return &open.question;
     }
     return nullptr;
   }
   // False: nobody waits for this answer.
-  bool Answered(const LogitsQuestion& question) {
+  bool Answered(const FullLogitsRequest& question) {
     const auto open = open_.find(question.seq);
     if (open == open_.end() || open->second.question != question) return false;
     open_.erase(open);
@@ -43,7 +43,7 @@ class LogitsQuestions {
 
  private:
   struct Open {
-    LogitsQuestion question;
+    FullLogitsRequest question;
     bool sent = false;
   };
   std::vector<SeqId> Asking(bool sent) const {

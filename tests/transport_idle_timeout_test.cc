@@ -78,7 +78,7 @@ TEST(ConnectTest, NamesAreResolvedAndUnknownOnesAreAnError) {
 }
 
 // A stage that computes for longer than any limit in the transport: its neighbours' links stay, in both directions.
-TEST(PatienceTest, ALongStepBreaksNoRingLink) {
+TEST(IdleTimeoutTest, ALongStepBreaksNoRingLink) {
   auto a = OpenPort(), b = OpenPort();
   auto [out, in] = testing::Connect(*a, *b, SampleHello(), SampleHello());
   ASSERT_TRUE(out.ok() && in.ok()) << out.status() << in.status();
@@ -108,7 +108,7 @@ TEST(PatienceTest, ALongStepBreaksNoRingLink) {
   close(client);
 }
 
-TEST(PatienceTest, SilenceWithinAFrameEndsABulkLinkAndNoRingLink) {
+TEST(IdleTimeoutTest, SilenceWithinAFrameEndsABulkLinkAndNoRingLink) {
   RingPortOptions options;
   options.bulk_silence = milliseconds(100);
   auto port = OpenPort(options);
@@ -130,7 +130,7 @@ TEST(PatienceTest, SilenceWithinAFrameEndsABulkLinkAndNoRingLink) {
   for (int fd : {bulk, ring}) close(fd);
 }
 
-TEST(PatienceTest, ABulkLinkTakesNoLargeRequest) {
+TEST(IdleTimeoutTest, ABulkLinkTakesNoLargeRequest) {
   auto port = OpenPort();
   std::promise<std::unique_ptr<Link>> arrived;
   port->SetBulkHandler("w2", [&](std::unique_ptr<Link> link) { arrived.set_value(std::move(link)); });
@@ -146,7 +146,7 @@ TEST(PatienceTest, ABulkLinkTakesNoLargeRequest) {
 }
 
 // A handler that is being called returns before it is taken back, and no lock is held meanwhile.
-TEST(PatienceTest, ABulkHandlerIsCalledWithoutALock) {
+TEST(IdleTimeoutTest, ABulkHandlerIsCalledWithoutALock) {
   auto a = OpenPort(), b = OpenPort();
   std::atomic<bool> called{false}, go{false}, returned{false};
   b->SetBulkHandler("slow", [&](std::unique_ptr<Link>) {

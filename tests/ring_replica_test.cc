@@ -1,5 +1,5 @@
-// gyre serve --mirror-kv with real processes: what a killed worker had comes from its mirror, and little is computed
-// again. Every text stays the same.
+// gyre serve --replicate-kv with real processes: what a killed worker had comes from its replica, and little is
+// computed again. Every text stays the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_hybrid.h"
 
-namespace gyre::mirror_test {
+namespace gyre::replica_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -25,18 +25,18 @@ using testing::RunOver;
 
 constexpr int kVocab = 90;
 
-// Waits until every member's mirror is whole up to its source's last step.
-bool Mirrored(const Ring& ring, int members) {
+// Waits until every member's replica is whole up to its source's last step.
+bool Replicated(const Ring& ring, int members) {
   for (int i = 0; i < 4000; ++i) {
     const auto status = FetchStatus(ring.address());
     int whole = 0;
     for (int m = 0; status.ok() && m < status->members_size(); ++m)
-      whole += status->members(m).has_mirror() && status->members(m).mirror().whole() &&
-               status->members(m).mirror().behind() == 0 && status->members(m).mirror().pages() > 0;
+      whole += status->members(m).has_replica() && status->members(m).replica().whole() &&
+               status->members(m).replica().behind() == 0 && status->members(m).replica().pages() > 0;
     if (whole == members) return true;
     std::this_thread::sleep_for(milliseconds(5));
   }
-  ADD_FAILURE() << "the mirrors are not whole";
+  ADD_FAILURE() << "the replicas are not whole";
   return false;
 }
 
@@ -54,15 +54,15 @@ testing::TinyModelFile ModelOf(const std::string& name) {
   return testing::TinyModelFile(testing::TinyOptions{.arch = name, .layers = 6});
 }
 
-class RingMirrorTest : public ::testing::TestWithParam<const char*> {};
+class RingReplicaTest : public ::testing::TestWithParam<const char*> {};
 
 // A worker is killed while nothing runs; each of the three stages once. The prompt that was computed before is then in
 // the cache, though a third of its layers lay on a process that is gone.
-TEST_P(RingMirrorTest, APromptOutlivesEachOfTheStages) {
+TEST_P(RingReplicaTest, APromptOutlivesEachOfTheStages) {
   const testing::TinyModelFile model = ModelOf(GetParam());
   auto alone = Runtime::Open(OneProcess(model.path()));
   ASSERT_TRUE(alone.ok()) << alone.status();
-  Ring ring(model.path(), {"--no-local", "--min-workers", "3", "--mirror-kv"});
+  Ring ring(model.path(), {"--no-local", "--min-workers", "3", "--replicate-kv"});
   std::vector<std::pair<std::string, size_t>> workers;  // by name: index
   for (size_t i = 0; i < 3; ++i) {
     workers.emplace_back(fmt::format("w{}", i), i);
@@ -74,7 +74,7 @@ TEST_P(RingMirrorTest, APromptOutlivesEachOfTheStages) {
     while (request.prompt.size() < 100) request.prompt.push_back(static_cast<TokenId>(request.prompt.size() % 80));
     const std::vector<TokenId> expected = RunOne((*alone)->engine(), request).tokens;
     EXPECT_EQ(RunOver(ring.at(), request).tokens, expected);
-    ASSERT_TRUE(Mirrored(ring, 3));
+    ASSERT_TRUE(Replicated(ring, 3));
     const auto status = FetchStatus(ring.address());
     ASSERT_TRUE(status.ok());
     const std::string victim = status->members(kill).name();  // in ring order
@@ -94,15 +94,15 @@ TEST_P(RingMirrorTest, APromptOutlivesEachOfTheStages) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RingMirrorTest, ::testing::Values("llama", "gemma3", "qwen35"),
+INSTANTIATE_TEST_SUITE_P(Models, RingReplicaTest, ::testing::Values("llama", "gemma3", "qwen35"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Rows that are computed again when workers are killed under load, one after the other.
-uint64_t ReplayedUnderLoad(const std::string& model, bool mirrors, int kills) {
+uint64_t ReplayedUnderLoad(const std::string& model, bool replicas, int kills) {
   constexpr uint32_t kTokens = 200;
   const auto expected = testing::TextsOfOneProcess(model, kVocab, kTokens);
   std::vector<std::string> flags{"--no-local", "--min-workers", "3"};
-  if (mirrors) flags.push_back("--mirror-kv");
+  if (replicas) flags.push_back("--replicate-kv");
   Ring ring(model, flags);
   std::vector<size_t> living{0, 1, 2};
   for (const char* name : {"w0", "w1", "w2"}) ring.AddWorker(name);
@@ -130,8 +130,8 @@ uint64_t ReplayedUnderLoad(const std::string& model, bool mirrors, int kills) {
   return status.ok() ? status->rows_replayed() : 0;
 }
 
-// The model is wide enough for its steps to take as long as the pause between two rounds of a mirror.
-TEST(RingMirrorLoadTest, FewRowsAreReplayedAndTextsStayTheSame) {
+// The model is wide enough for its steps to take as long as the pause between two rounds of a replica.
+TEST(RingReplicaLoadTest, FewRowsAreReplayedAndTextsStayTheSame) {
   const testing::TinyModelFile model{testing::TinyOptions{.dim = 256, .layers = 6, .heads = 8, .kv_heads = 4}};
   const int kills = testing::kSanitized ? 1 : 3;
   const uint64_t without = ReplayedUnderLoad(model.path(), false, kills);
@@ -142,4 +142,4 @@ TEST(RingMirrorLoadTest, FewRowsAreReplayedAndTextsStayTheSame) {
 }
 
 }  // namespace
-}  // namespace gyre::mirror_test
+}  // namespace gyre::replica_test

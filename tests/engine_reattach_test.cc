@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::Runner;
 
-class EngineTakeUp : public testing::EngineRig {
+class EngineReattach : public testing::EngineRig {
  protected:
   // The same request once its first `n` tokens were drawn.
   static Request After(const Request& r, const std::vector<TokenId>& tokens, size_t n) {
@@ -22,7 +22,7 @@ class EngineTakeUp : public testing::EngineRig {
   }
 };
 
-TEST_F(EngineTakeUp, TheTextGoesOnAsItWouldHaveWhereverItWasCut) {
+TEST_F(EngineReattach, TheTextGoesOnAsItWouldHaveWhereverItWasCut) {
   const std::vector<Request> requests{Greedy(12), Hot(12, 2), Hot(12, 3, 30)};
   const auto expected = Undisturbed(requests);
   for (size_t cut = 0; cut <= 12; ++cut) {
@@ -33,7 +33,7 @@ TEST_F(EngineTakeUp, TheTextGoesOnAsItWouldHaveWhereverItWasCut) {
   }
 }
 
-TEST_F(EngineTakeUp, AFullContextMovesOnAsItDid) {
+TEST_F(EngineReattach, AFullContextMovesOnAsItDid) {
   options_.context = 16;
   options_.context_keep = 2;
   const std::vector<Request> requests{Greedy(60), Hot(60, 2)};
@@ -46,7 +46,7 @@ TEST_F(EngineTakeUp, AFullContextMovesOnAsItDid) {
   }
 }
 
-TEST_F(EngineTakeUp, OneThatHadEndedEndsAgainAndComputesNothing) {
+TEST_F(EngineReattach, OneThatHadEndedEndsAgainAndComputesNothing) {
   Request r = Greedy(12);
   const auto tokens = Undisturbed({r})[0];
   r.stop_ids = {tokens[5]};
@@ -59,7 +59,7 @@ TEST_F(EngineTakeUp, OneThatHadEndedEndsAgainAndComputesNothing) {
   EXPECT_EQ(engine_->stats().scheduler.steps, 0u);
 }
 
-TEST_F(EngineTakeUp, NonsenseIsRefused) {
+TEST_F(EngineReattach, NonsenseIsRefused) {
   Start();
   Request r = Greedy(2);
   r.generated = {{.token = 1}, {.token = 1}, {.token = 1}};

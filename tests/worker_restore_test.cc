@@ -1,5 +1,5 @@
-// The recall of a lost plan's pages at the worker that takes its layers: nothing is copied before the list is there, it
-// takes a short time, and what a later step wrote does not count.
+// The restore of a lost plan's pages at the worker that takes its layers: nothing is copied before the list is there,
+// it takes a short time, and what a later step wrote does not count.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,16 +12,16 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class WorkerRecall : public WorkerStates {
+class WorkerRestore : public WorkerStates {
  protected:
-  PrepareRequest Recalling(uint64_t number, uint64_t lost, std::vector<LayerSource> sources) {
+  PrepareRequest Restoring(uint64_t number, uint64_t lost, std::vector<LayerSource> sources) {
     return {.plan = PlanOf(number),
             .stage = 0,
             .block_size = 4,
             .num_blocks = 8,
             .kv_type = KvType::kF32,
             .sources = std::move(sources),
-            .recalls = lost};
+            .restores = lost};
   }
   // Prepares the plan and asks for the list; returns what is missing of it.
   std::vector<BlockId> Missing(const PrepareRequest& request, const UnitList& list) {
@@ -31,7 +31,7 @@ class WorkerRecall : public WorkerStates {
     EXPECT_EQ(Next(number), "ready");
     control().Move(E(number), list);
     for (;;) {
-      const auto event = events_.Pop(After(kPatience));
+      const auto event = events_.Pop(After(kTimeout));
       if (!event) return {99};
       if (const auto* moved = std::get_if<StageMoved>(&event->what)) return moved->missing;
     }
@@ -49,12 +49,12 @@ class WorkerRecall : public WorkerStates {
   }
   void Compute(uint64_t number, uint64_t step, BlockId block) {
     SendStep(number, step, Row(0, {block}));
-    ASSERT_TRUE(from_stage().Recv(After(kPatience)).ok());
+    ASSERT_TRUE(from_stage().Recv(After(kTimeout)).ok());
   }
 };
 
-TEST_F(WorkerRecall, ASourceThatSaysNothingCostsAShortTime) {
-  Make({.recall_silence = milliseconds(300), .recall_limit = seconds(2)});
+TEST_F(WorkerRestore, ASourceThatSaysNothingCostsAShortTime) {
+  Make({.restore_silence = milliseconds(300), .restore_limit = seconds(2)});
   std::vector<std::unique_ptr<Link>> links;
   Mutex mutex;
   port_->SetBulkHandler("src", [&](std::unique_ptr<Link> link) {
@@ -62,38 +62,39 @@ TEST_F(WorkerRecall, ASourceThatSaysNothingCostsAShortTime) {
     links.push_back(std::move(link));
   });
   const Deadline begin = Clock::now();
-  const auto request = Recalling(1, 7, {{.layers = {0, 5}, .worker = "src", .address = port_->address(), .mirror = 7}});
+  const auto request =
+      Restoring(1, 7, {{.layers = {0, 5}, .worker = "src", .address = port_->address(), .replica = 7}});
   EXPECT_THAT(Missing(request, {3, 1}), ElementsAre(1, 3));
   EXPECT_LT(Clock::now() - begin, seconds(10));
   control().Commit(E(1));
   EXPECT_EQ(Next(1), "committed") << "the plan goes on without the pages";
 }
 
-TEST_F(WorkerRecall, ASourceThatCantBeReachedIsNoFaultOfThePlan) {
-  const auto request = Recalling(1, 7, {{.layers = {0, 5}, .worker = "src", .address = "127.0.0.1:1", .mirror = 7}});
+TEST_F(WorkerRestore, ASourceThatCantBeReachedIsNoFaultOfThePlan) {
+  const auto request = Restoring(1, 7, {{.layers = {0, 5}, .worker = "src", .address = "127.0.0.1:1", .replica = 7}});
   EXPECT_THAT(Missing(request, {3, 1}), ElementsAre(1, 3));
   control().Commit(E(1));
   EXPECT_EQ(Next(1), "committed");
 }
 
-TEST_F(WorkerRecall, PagesThatALaterStepWroteAreMissing) {
+TEST_F(WorkerRestore, PagesThatALaterStepWroteAreMissing) {
   Run(1);
   Compute(1, 10, 3);
   Compute(1, 12, 5);
   UnitList list({3, 5, 6});
   list.steps = {10, 11, 20};
-  EXPECT_THAT(Missing(Recalling(2, 1, {}), list), ElementsAre(5, 6)) << "5 was written in step 12, 6 never";
+  EXPECT_THAT(Missing(Restoring(2, 1, {}), list), ElementsAre(5, 6)) << "5 was written in step 12, 6 never";
   control().Commit(E(2));
   EXPECT_EQ(Next(2), "committed");
   EXPECT_EQ(worker_->last_step(), 12u);
 }
 
-TEST_F(WorkerRecall, NoStepOfTheLostRingIsComputedAfterItsPagesWereLookedAt) {
+TEST_F(WorkerRestore, NoStepOfTheLostRingIsComputedAfterItsPagesWereLookedAt) {
   Run(1);
   Compute(1, 10, 3);
   UnitList list({3});
   list.steps = {10};
-  EXPECT_THAT(Missing(Recalling(2, 1, {}), list), IsEmpty());
+  EXPECT_THAT(Missing(Restoring(2, 1, {}), list), IsEmpty());
   // The stage before may have it still in its link.
   Encoder prefix;
   EncodeStepPrefix(Row(0, {3}), &prefix);
@@ -101,21 +102,21 @@ TEST_F(WorkerRecall, NoStepOfTheLostRingIsComputedAfterItsPagesWereLookedAt) {
   const ByteSpan parts[] = {prefix.bytes(), std::as_bytes(std::span(ids))};
   const FrameHeader header{
       .kind = FrameKind::kTokens, .dtype = WireType::kI32, .epoch = E(1), .step = StepId{11}, .rows = 1};
-  if (links_[0]->Send(header, parts, After(kPatience)).ok()) {
+  if (links_[0]->Send(header, parts, After(kTimeout)).ok()) {
     for (int i = 0; i < 60 && worker_->last_step() == 10; ++i) std::this_thread::sleep_for(milliseconds(5));
   }
   EXPECT_EQ(worker_->last_step(), 10u);
 }
 
 // Another coordinator may count its steps from 1: what they write is later all the same.
-TEST_F(WorkerRecall, StampsRiseWithEachStep) {
+TEST_F(WorkerRestore, StampsRiseWithEachStep) {
   Run(1);
   Compute(1, 10, 3);
   Compute(1, 2, 4);
   EXPECT_EQ(worker_->last_step(), 11u);
   UnitList list({3, 4});
   list.steps = {10, 10};
-  EXPECT_THAT(Missing(Recalling(2, 1, {}), list), ElementsAre(4));
+  EXPECT_THAT(Missing(Restoring(2, 1, {}), list), ElementsAre(4));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A mirror of a SimulatedStage's units, which it copies in rounds.
+// A replica of a SimulatedStage's units, which it copies in rounds.
 #pragma once
 
 #include <array>
@@ -10,15 +10,15 @@
 
 namespace gyre::testing {
 
-class SimulatedMirror {
+class SimulatedReplica {
  public:
   // A part of a round, up to `most` units: each group of units is asked for what became full since the round before,
   // and steps may be executed between any two of them.
   void Copy(const SimulatedStage& stage, int most);
-  // Up to this step the mirror is whole.
+  // Up to this step the replica is whole.
   uint64_t whole() const { return whole_; }
   const SimulatedStage::Unit* Find(SimulatedStage::Place unit) const;
-  // A ring of another plan: the mirror keeps what it has, and is not whole before a round is over.
+  // A ring of another plan: the replica keeps what it has, and is not whole before a round is over.
   void ChangeRing();
   void Forget();
 

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/link_book.h"
+#include "coordinator/cluster/link_table.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace gyre {
 
-std::vector<WeightSource> LinkBook::Wanted(const std::string& by, const std::vector<Peer>& there, Deadline now) {
+std::vector<WeightSource> LinkTable::Wanted(const std::string& by, const std::vector<Peer>& there, Deadline now) {
   std::vector<WeightSource> peers;
   Links& links = links_[by];
   const auto want = [&](const std::string& to, const std::string& address) {
@@ -22,15 +22,15 @@ std::vector<WeightSource> LinkBook::Wanted(const std::string& by, const std::vec
   for (const Peer& other : there) {
     if (other.name != by) want(other.name, other.address);
   }
-  if (!peers.empty()) links.until = now + patience_;
+  if (!peers.empty()) links.until = now + timeout_;
   return peers;
 }
 
-bool LinkBook::Measuring(Deadline now) const {
+bool LinkTable::Measuring(Deadline now) const {
   return std::any_of(links_.begin(), links_.end(), [now](const auto& links) { return links.second.until > now; });
 }
 
-std::optional<LinkBook::Order> LinkBook::Next(const std::vector<Peer>& there, Deadline now) {
+std::optional<LinkTable::Order> LinkTable::Next(const std::vector<Peer>& there, Deadline now) {
   if (address_.empty() || Measuring(now)) return std::nullopt;
   for (const Peer& peer : there) {
     if (!peer.measures) continue;
@@ -41,7 +41,7 @@ std::optional<LinkBook::Order> LinkBook::Next(const std::vector<Peer>& there, De
   return std::nullopt;
 }
 
-std::vector<LinkSpeed> LinkBook::Answered(const std::string& by, const StageProbed& probed, Deadline now) {
+std::vector<LinkSpeed> LinkTable::Answered(const std::string& by, const StageProbed& probed, Deadline now) {
   std::vector<LinkSpeed> failed;
   Links& links = links_[by];
   links.until = now;
@@ -54,7 +54,7 @@ std::vector<LinkSpeed> LinkBook::Answered(const std::string& by, const StageProb
   return failed;
 }
 
-void LinkBook::Forget(const std::string& name) {
+void LinkTable::Forget(const std::string& name) {
   links_.erase(name);
   for (auto& [by, links] : links_) {
     links.asked.erase(name);
@@ -62,13 +62,13 @@ void LinkBook::Forget(const std::string& name) {
   }
 }
 
-const std::map<std::string, LinkSpeed>& LinkBook::From(const std::string& name) const {
+const std::map<std::string, LinkSpeed>& LinkTable::From(const std::string& name) const {
   static const std::map<std::string, LinkSpeed> kNone;
   const auto it = links_.find(name);
   return it == links_.end() ? kNone : it->second.found;
 }
 
-std::vector<std::pair<std::string, std::string>> LinkBook::FailuresTo(const std::string& name) const {
+std::vector<std::pair<std::string, std::string>> LinkTable::FailuresTo(const std::string& name) const {
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& [by, links] : links_) {
     const auto link = links.found.find(name);
@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, std::string>> LinkBook::FailuresTo(const std:
   return out;
 }
 
-HopSpeed LinkBook::Hop(const std::string& from, const std::string& to) const {
+HopSpeed LinkTable::Hop(const std::string& from, const std::string& to) const {
   if (from == to) return {};
   const auto known = [this](const std::string& by, const std::string& of) -> const LinkSpeed* {
     const auto& found = From(by);

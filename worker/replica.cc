@@ -1,4 +1,4 @@
-#include "worker/mirror.h"
+#include "worker/replica.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,14 +22,14 @@ constexpr Duration kRetry = milliseconds(250), kLongestRetry = std::chrono::seco
 
 }  // namespace
 
-void MirrorStore::Begin(const MirrorOrder& order) {
-  std::map<uint32_t, Mirrored> dropped;  // goes without the lock
+void ReplicaStore::Begin(const ReplicaOrder& order) {
+  std::map<uint32_t, Replicated> dropped;  // goes without the lock
   MutexLock lock(&mutex_);
   dropped.swap(layers_);
   pages_ = bytes_ = 0;
   step_.reset();
   for (const auto& [index, limit] : order.layers) {
-    Mirrored& m = layers_[index];
+    Replicated& m = layers_[index];
     const auto before = dropped.find(index);
     const bool stays = before != dropped.end() && source_ == order.source &&
                        before->second.limit.pages == limit.pages && before->second.limit.page_bytes == limit.page_bytes;
@@ -43,14 +43,14 @@ void MirrorStore::Begin(const MirrorOrder& order) {
   frozen_ = false;
 }
 
-std::optional<uint64_t> MirrorStore::Freeze(uint64_t plan) {
+std::optional<uint64_t> ReplicaStore::Freeze(uint64_t plan) {
   MutexLock lock(&mutex_);
   frozen_ = true;
   return plan != 0 && epoch_.number == plan ? step_ : std::nullopt;
 }
 
-void MirrorStore::Drop() {
-  std::map<uint32_t, Mirrored> dropped;
+void ReplicaStore::Drop() {
+  std::map<uint32_t, Replicated> dropped;
   MutexLock lock(&mutex_);
   dropped.swap(layers_);
   pages_ = bytes_ = 0;
@@ -60,7 +60,7 @@ void MirrorStore::Drop() {
   frozen_ = true;
 }
 
-PullPages MirrorStore::RequestFor(uint32_t layer, BlockId from) const {
+PullPages ReplicaStore::RequestFor(uint32_t layer, BlockId from) const {
   MutexLock lock(&mutex_);
   const auto it = layers_.find(layer);
   PullPages request{.layer = layer, .from = from, .max_bytes = kPageFrameBytes, .check = {}, .kind = PullKind::kFull};
@@ -68,13 +68,13 @@ PullPages MirrorStore::RequestFor(uint32_t layer, BlockId from) const {
   return request;
 }
 
-Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
+Status ReplicaStore::Take(Epoch epoch, const Pages& p, bool first) {
   std::map<BlockId, Page> dropped;  // goes without the lock
   MutexLock lock(&mutex_);
-  if (frozen_ || epoch_ != epoch) return absl::CancelledError("the mirror is of another plan");
+  if (frozen_ || epoch_ != epoch) return absl::CancelledError("the replica is of another plan");
   const auto it = layers_.find(p.layer);
   if (it == layers_.end()) return DataLoss("pages of layer {} came, nobody asked for it", p.layer);
-  Mirrored& m = it->second;
+  Replicated& m = it->second;
   if (p.page_bytes != m.limit.page_bytes) {
     return DataLoss("pages of layer {} have {} bytes, expected {}", p.layer, p.page_bytes, m.limit.page_bytes);
   }
@@ -103,25 +103,25 @@ Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
   return absl::OkStatus();
 }
 
-void MirrorStore::Whole(Epoch epoch, uint64_t step) {
+void ReplicaStore::Whole(Epoch epoch, uint64_t step) {
   MutexLock lock(&mutex_);
   if (!frozen_ && epoch_ == epoch) step_ = std::max(step_.value_or(0), step);
 }
 
-Status MirrorStore::Export(PageExport& e) const {
+Status ReplicaStore::Export(PageExport& e) const {
   MutexLock lock(&mutex_);
   const PullPages& request = e.request;
   PageExport::Answer answer;
   answer.pages.layer = request.layer;
   answer.pages.step = stamps_;
   const auto it = layers_.find(request.layer);
-  if (epoch_.number != request.mirror || it == layers_.end()) {
+  if (epoch_.number != request.replica || it == layers_.end()) {
     answer.pages.checked.assign(request.check.size(), 0);
     e.answers.push_back(std::move(answer));
     return absl::OkStatus();
   }
-  if (!frozen_) return FailedPrecondition("the mirror of plan {} is not final", request.mirror);
-  const Mirrored& m = it->second;
+  if (!frozen_) return FailedPrecondition("the replica of plan {} is not final", request.replica);
+  const Replicated& m = it->second;
   answer.pages.page_bytes = m.limit.page_bytes;
   answer.pages.ring_step = m.seen;
   if (request.check.size() > m.limit.pages) {
@@ -157,16 +157,16 @@ Status MirrorStore::Export(PageExport& e) const {
   return absl::OkStatus();
 }
 
-MirrorState MirrorStore::state() const {
+ReplicaState ReplicaStore::state() const {
   MutexLock lock(&mutex_);
   return {.plan = epoch_.number, .step = step_, .pages = pages_, .bytes = bytes_};
 }
 
-void Mirror::Start() {
-  thread_ = MakeThread("mirror", [this] { worker_.guard("mirror", [this] { Loop(); }); });
+void Replica::Start() {
+  thread_ = MakeThread("replica", [this] { worker_.guard("replica", [this] { Loop(); }); });
 }
 
-void Mirror::Close() {
+void Replica::Close() {
   stopping_ = true;
   std::shared_ptr<Work> awaited, current;
   MutexLock lock(&mutex_);
@@ -175,12 +175,12 @@ void Mirror::Close() {
   changed_.SignalAll();
 }
 
-std::shared_ptr<Mirror::Work> Mirror::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
+std::shared_ptr<Replica::Work> Replica::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
   if (*place != nullptr && (*place)->link != nullptr) (*place)->link->Close();
   return std::exchange(*place, std::move(work));
 }
 
-void Mirror::Await(MirrorOrder order, Dial dial) {
+void Replica::Await(ReplicaOrder order, Dial dial) {
   auto work =
       std::make_shared<Work>(Work{.order = std::move(order), .dial = std::move(dial), .link = {}, .counted = {}});
   std::shared_ptr<Work> before;
@@ -188,7 +188,7 @@ void Mirror::Await(MirrorOrder order, Dial dial) {
   if (!stopping_) before = Replace(&awaited_, std::move(work));
 }
 
-void Mirror::Serve(Epoch epoch) {
+void Replica::Serve(Epoch epoch) {
   std::shared_ptr<Work> serves, before, other;
   {
     MutexLock lock(&mutex_);
@@ -205,13 +205,13 @@ void Mirror::Serve(Epoch epoch) {
   changed_.SignalAll();
 }
 
-void Mirror::Forget() {
+void Replica::Forget() {
   std::shared_ptr<Work> awaited;
   MutexLock lock(&mutex_);
   awaited = Replace(&awaited_, nullptr);
 }
 
-std::optional<uint64_t> Mirror::Freeze(uint64_t plan) {
+std::optional<uint64_t> Replica::Freeze(uint64_t plan) {
   const std::optional<uint64_t> step = store_.Freeze(plan);
   std::shared_ptr<Work> current;
   MutexLock lock(&mutex_);
@@ -219,7 +219,7 @@ std::optional<uint64_t> Mirror::Freeze(uint64_t plan) {
   return step;
 }
 
-void Mirror::Drop() {
+void Replica::Drop() {
   std::shared_ptr<Work> awaited, current;
   {
     MutexLock lock(&mutex_);
@@ -229,12 +229,12 @@ void Mirror::Drop() {
   store_.Drop();
 }
 
-bool Mirror::Current(const std::shared_ptr<Work>& work) {
+bool Replica::Current(const std::shared_ptr<Work>& work) {
   MutexLock lock(&mutex_);
   return !stopping_ && current_ == work;
 }
 
-void Mirror::Loop() {
+void Replica::Loop() {
   while (!stopping_) {
     std::shared_ptr<Work> work;
     {
@@ -258,7 +258,7 @@ void Mirror::Loop() {
     // The pages stay, and the step up to which they are whole.
     const bool exhausted = work->link != nullptr && absl::IsResourceExhausted(ran.status());
     const bool first = work->retry == Duration{};  // as with each plan change, where the source is told first
-    Log(first && !exhausted ? LogLevel::kInfo : LogLevel::kWarn, "{}: the mirror of {} {}: {}", options_.name,
+    Log(first && !exhausted ? LogLevel::kInfo : LogLevel::kWarn, "{}: the replica of {} {}: {}", options_.name,
         work->order.source, exhausted ? "ends with this plan" : "waits for another link", Message(ran.status()));
     if (exhausted) store_.Drop();
     work->retry = first ? kRetry : std::min(2 * work->retry, kLongestRetry);
@@ -272,7 +272,7 @@ void Mirror::Loop() {
   }
 }
 
-Status Mirror::Connect(const std::shared_ptr<Work>& work) {
+Status Replica::Connect(const std::shared_ptr<Work>& work) {
   if (work->link != nullptr) return absl::OkStatus();
   GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, work->dial());
   MutexLock lock(&mutex_);
@@ -284,8 +284,8 @@ Status Mirror::Connect(const std::shared_ptr<Work>& work) {
   return absl::OkStatus();
 }
 
-StatusOr<bool> Mirror::Round(const std::shared_ptr<Work>& work) {
-  const MirrorOrder& order = work->order;
+StatusOr<bool> Replica::Round(const std::shared_ptr<Work>& work) {
+  const ReplicaOrder& order = work->order;
   const auto ask = [&](uint32_t layer, BlockId from) {
     return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence);
   };

@@ -1,4 +1,4 @@
-// The requests that can be taken up again, as a pure state machine: what happened and a clock value in; what is to be
+// The requests that can be reattached, as a pure state machine: what happened and a clock value in; what is to be
 // written out. state_keeper.h has the thread and the store. docs/restart.md says what it is for.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace gyre {
 
-// The id of a request that can be taken up: what the log knows its call by, and 128 random bits. Whoever has it may
+// The id of a request that can be reattached: what the log knows its call by, and 128 random bits. Whoever has it may
 // take the request up, if the tenant is the same.
 std::string NewRequestId(const std::string& call);
 // The call's part of it.
@@ -26,7 +26,7 @@ std::string CallOf(const std::string& request_id);
 bool IsRequestId(std::string_view text);
 
 struct BookLimits {
-  Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be taken up
+  Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be reattached
   size_t unattended = 1024;                     // requests without a reader; ended ones go first, then the oldest
   size_t unattended_bytes = size_t{128} << 20;  // what these hold
   // Those that were under way when the coordinator stopped are counted apart: their clients are on their way back.
@@ -34,25 +34,25 @@ struct BookLimits {
   size_t restored_bytes = size_t{1} << 30;
 };
 
-// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; calls for the stream of an earlier
-// reader are ignored.
-class RequestBook {
+// Not thread-safe. A request is named by its reattach_id. Its **reader** is a number; calls for the stream of an
+// earlier reader are ignored.
+class RequestJournal {
  public:
-  explicit RequestBook(const BookLimits& limits) : limits_(limits) {}
+  explicit RequestJournal(const BookLimits& limits) : limits_(limits) {}
 
   // A request begins; what it has in `generated` counts as drawn. An id that is known is replaced.
   void Begin(const Request& request, uint64_t reader);
-  // A token has an event, a new one or one from before a TakeUp, in their order.
+  // A token has an event, a new one or one from before a Reattach, in their order.
   void OnToken(const std::string& id, uint64_t reader, const TokenEvent& token);
   // The request has ended, and its reader may not have heard of that yet.
   void Finish(const std::string& id, uint64_t reader);
-  // Nobody reads the request any more, or it has ended: it can be taken up for some time.
+  // Nobody reads the request any more, or it has ended: it can be reattached for some time.
   void Leave(const std::string& id, uint64_t reader, Deadline now);
   // The request has failed, or was never begun.
   void Forget(const std::string& id, uint64_t reader);
   // Gives the request to a new reader, with all that was drawn in `generated`. kNotFound: there is none of that id and
   // tenant.
-  StatusOr<Request> TakeUp(const std::string& id, uint64_t tenant, uint64_t reader);
+  StatusOr<Request> Reattach(const std::string& id, uint64_t tenant, uint64_t reader);
   // From the store, without a reader, in the order in which the requests began.
   void Restore(Request request, bool ended, Deadline now);
   // Forgets those whose time is over.
@@ -100,7 +100,7 @@ class RequestBook {
   static size_t BytesOf(const Entry& entry);
   Queue& QueueOf(const Entry& entry) { return entry.ended ? ended_ : entry.restored ? restored_ : under_way_; }
   static std::tuple<Deadline, uint64_t, std::string> PlaceOf(const Entry& entry) {
-    return {entry.until, entry.number, entry.request->take_up_id};
+    return {entry.until, entry.number, entry.request->reattach_id};
   }
   void Attend(Entry* entry, uint64_t reader);
   void Erase(const std::string& id);

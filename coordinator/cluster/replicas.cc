@@ -1,4 +1,4 @@
-#include "coordinator/cluster/mirrors.h"
+#include "coordinator/cluster/replicas.h"
 
 #include <algorithm>
 
@@ -29,8 +29,8 @@ std::optional<std::vector<LayerSource>> RestoreSources(const Plan& lost, LayerRa
       if (s.worker() != reader) out.push_back({common, s.worker(), s.members[0].address});
       continue;
     }
-    const int holder = lost.StageOf(s.mirrored_by);
-    if (holder < 0 || !lives(s.mirrored_by)) return std::nullopt;
+    const int holder = lost.StageOf(s.replicated_by);
+    if (holder < 0 || !lives(s.replicated_by)) return std::nullopt;
     const StageMember& at = lost.stages[static_cast<size_t>(holder)].members[0];
     out.push_back({common, at.worker, at.address, lost.epoch.number});
   }

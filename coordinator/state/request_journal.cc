@@ -1,4 +1,4 @@
-#include "coordinator/state/request_book.h"
+#include "coordinator/state/request_journal.h"
 
 #include <algorithm>
 #include <cctype>
@@ -28,7 +28,7 @@ bool IsRequestId(std::string_view text) {
   });
 }
 
-size_t RequestBook::BytesOf(const Entry& entry) {
+size_t RequestJournal::BytesOf(const Entry& entry) {
   size_t bytes = sizeof entry + entry.request->prompt.size() * sizeof(TokenId);
   for (const std::string& stop : entry.request->stops) bytes += stop.size();
   bytes += entry.request->sampling.logit_bias.size() * sizeof(std::pair<TokenId, float>);
@@ -36,8 +36,8 @@ size_t RequestBook::BytesOf(const Entry& entry) {
   return bytes;
 }
 
-void RequestBook::Begin(const Request& request, uint64_t reader) {
-  Erase(request.take_up_id);
+void RequestJournal::Begin(const Request& request, uint64_t reader) {
+  Erase(request.reattach_id);
   Entry entry;
   auto kept = std::make_shared<Request>(request);
   entry.tokens = std::move(kept->generated);
@@ -45,11 +45,11 @@ void RequestBook::Begin(const Request& request, uint64_t reader) {
   entry.request = std::move(kept);
   entry.reader = reader;
   entry.number = ++last_number_;
-  changed_.insert(request.take_up_id);
-  entries_.emplace(request.take_up_id, std::move(entry));
+  changed_.insert(request.reattach_id);
+  entries_.emplace(request.reattach_id, std::move(entry));
 }
 
-void RequestBook::OnToken(const std::string& id, uint64_t reader, const TokenEvent& token) {
+void RequestJournal::OnToken(const std::string& id, uint64_t reader, const TokenEvent& token) {
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.reader != reader) return;
   Entry& e = it->second;
@@ -59,14 +59,14 @@ void RequestBook::OnToken(const std::string& id, uint64_t reader, const TokenEve
   changed_.insert(id);
 }
 
-void RequestBook::Finish(const std::string& id, uint64_t reader) {
+void RequestJournal::Finish(const std::string& id, uint64_t reader) {
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.reader != reader || it->second.until != kNoDeadline) return;
   it->second.ended = true;
   if (!it->second.end_written) changed_.insert(id);
 }
 
-void RequestBook::Leave(const std::string& id, uint64_t reader, Deadline now) {
+void RequestJournal::Leave(const std::string& id, uint64_t reader, Deadline now) {
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.reader != reader) return;
   it->second.reader = 0;
@@ -81,12 +81,12 @@ void RequestBook::Leave(const std::string& id, uint64_t reader, Deadline now) {
   while (restored_.order.size() > limits_.restored || restored_.bytes > limits_.restored_bytes) EraseFirst(restored_);
 }
 
-void RequestBook::Forget(const std::string& id, uint64_t reader) {
+void RequestJournal::Forget(const std::string& id, uint64_t reader) {
   const auto it = entries_.find(id);
   if (it != entries_.end() && it->second.reader == reader) Erase(id);
 }
 
-void RequestBook::Erase(const std::string& id) {
+void RequestJournal::Erase(const std::string& id) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return;
   Attend(&it->second, 0);
@@ -95,10 +95,10 @@ void RequestBook::Erase(const std::string& id) {
   entries_.erase(it);
 }
 
-void RequestBook::EraseFirst(const Queue& queue) { Erase(std::string(std::get<std::string>(*queue.order.begin()))); }
+void RequestJournal::EraseFirst(const Queue& queue) { Erase(std::string(std::get<std::string>(*queue.order.begin()))); }
 
 // The request is no longer among those without a reader.
-void RequestBook::Attend(Entry* entry, uint64_t reader) {
+void RequestJournal::Attend(Entry* entry, uint64_t reader) {
   if (entry->until != kNoDeadline) {
     Queue& queue = QueueOf(*entry);
     queue.order.erase(PlaceOf(*entry));
@@ -110,10 +110,10 @@ void RequestBook::Attend(Entry* entry, uint64_t reader) {
   entry->counted = 0;
 }
 
-StatusOr<Request> RequestBook::TakeUp(const std::string& id, uint64_t tenant, uint64_t reader) {
+StatusOr<Request> RequestJournal::Reattach(const std::string& id, uint64_t tenant, uint64_t reader) {
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.request->tenant != tenant) {
-    return NotFound("there is no request of this id to take up: it was forgotten, or is another caller's");
+    return NotFound("there is no request of this id to reattach to: it was forgotten, or is another caller's");
   }
   Attend(&it->second, reader);
   Request request = *it->second.request;
@@ -121,8 +121,8 @@ StatusOr<Request> RequestBook::TakeUp(const std::string& id, uint64_t tenant, ui
   return request;
 }
 
-void RequestBook::Restore(Request request, bool ended, Deadline now) {
-  const std::string id = request.take_up_id;
+void RequestJournal::Restore(Request request, bool ended, Deadline now) {
+  const std::string id = request.reattach_id;
   Begin(request, 0);
   Entry& e = entries_.at(id);
   e.stored = true;
@@ -133,13 +133,13 @@ void RequestBook::Restore(Request request, bool ended, Deadline now) {
   Leave(id, 0, now);
 }
 
-void RequestBook::Tick(Deadline now) {
+void RequestJournal::Tick(Deadline now) {
   for (const Queue* queue : {&ended_, &under_way_, &restored_}) {
     while (!queue->order.empty() && std::get<Deadline>(*queue->order.begin()) <= now) EraseFirst(*queue);
   }
 }
 
-Deadline RequestBook::deadline() const {
+Deadline RequestJournal::deadline() const {
   Deadline first = kNoDeadline;
   for (const Queue* queue : {&ended_, &under_way_, &restored_}) {
     if (!queue->order.empty()) first = std::min(first, std::get<Deadline>(*queue->order.begin()));
@@ -147,7 +147,7 @@ Deadline RequestBook::deadline() const {
   return first;
 }
 
-RequestBook::Changes RequestBook::TakeChanges() {
+RequestJournal::Changes RequestJournal::TakeChanges() {
   Changes changes;
   for (const std::string& id : changed_) {
     Entry& e = entries_.at(id);
@@ -163,13 +163,13 @@ RequestBook::Changes RequestBook::TakeChanges() {
   changed_.clear();
   // A store gives them back in this order.
   std::sort(changes.begun.begin(), changes.begun.end(), [this](const auto& a, const auto& b) {
-    return entries_.at(a->take_up_id).number < entries_.at(b->take_up_id).number;
+    return entries_.at(a->reattach_id).number < entries_.at(b->reattach_id).number;
   });
   changes.gone.swap(gone_);
   return changes;
 }
 
-void RequestBook::StartAfresh() {
+void RequestJournal::StartAfresh() {
   gone_.clear();
   for (auto& [id, e] : entries_) {
     e.stored = false;
