@@ -1,7 +1,6 @@
 // A boundary between two members' layers: a slider that pointers drag along the ring and arrow keys move.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { angleOf, layerAt, pointAt } from './geometry';
-import type { Frame } from './ring_svg';
+import { type Frame, angleOf, layerAt, pointAt } from './geometry';
 import { type Share, boundaryForKey, boundaryLimits } from './shares';
 
 interface Props {

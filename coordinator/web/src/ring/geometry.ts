@@ -6,6 +6,16 @@ export interface Point {
   y: number;
 }
 
+// Where things lie, in the drawing's own units.
+export interface Frame {
+  width: number;
+  height: number;
+  center: Point;
+  outer: number;
+  inner: number;
+  labels: boolean; // room for words outside of the ring
+}
+
 export const kGap = 36; // degrees that the coordinator takes
 
 export function pointAt(center: Point, radius: number, angle: number): Point {

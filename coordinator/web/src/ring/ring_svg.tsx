@@ -3,19 +3,9 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { count, middleCut, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
 import { BoundaryHandle } from './boundary_handle';
 import { type ClusterStatus, type Member, layersInWords } from './cluster';
-import { type Point, anchorAt, angleOf, arcPath, bandPath, insetRadius, pointAt, shareAngles } from './geometry';
+import { type Frame, anchorAt, angleOf, arcPath, bandPath, insetRadius, pointAt, shareAngles } from './geometry';
 import { hueClass } from './hues';
 import { type Share, movedLayers } from './shares';
-
-// Where things lie, in the drawing's own units.
-export interface Frame {
-  width: number;
-  height: number;
-  center: Point;
-  outer: number;
-  inner: number;
-  labels: boolean; // room for words outside of the ring
-}
 
 const kWide: Frame = { width: 760, height: 530, center: { x: 380, y: 254 }, outer: 200, inner: 157, labels: true };
 const kCompact: Frame = { width: 400, height: 400, center: { x: 200, y: 198 }, outer: 166, inner: 126, labels: false };
