@@ -38,8 +38,8 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   choice.max_sequences = wish.max_sequences != 0 ? wish.max_sequences : std::max(wish.parallel, 64u);
   const auto bytes_of = [&](uint64_t n) {
     const uint64_t context = wish.ctx != 0 ? choice.context : std::min<uint64_t>(choice.context, n * block);
-    return n * block * wish.bytes_per_token +
-           WindowBlocks(wish, choice.max_sequences, context, n) * block * wish.window_bytes_per_token;
+    return n * wish.unit_bytes[kPageGroup] +
+           WindowBlocks(wish, choice.max_sequences, context, n) * wish.unit_bytes[kWindowGroup];
   };
   // The most blocks that fit into half of the memory.
   uint64_t room = 0;
@@ -63,23 +63,28 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   if (blocks == 0 || blocks >= kNoBlock) {
     return InvalidArgument("--kv-tokens {}: expected 1 to {}", tokens, uint64_t{kNoBlock - 1} * block);
   }
-  choice.num_blocks = static_cast<uint32_t>(blocks);
+  choice.memory[kPageGroup] = static_cast<uint32_t>(blocks);
   tokens = blocks * block;
   // If the user gave no context, it is at most as long as the cache.
   if (wish.ctx == 0) choice.context = static_cast<uint32_t>(std::min<uint64_t>(choice.context, tokens));
-  if (wish.state_bytes > 0) {
+  KvUnits& least = choice.memory.least;
+  least[kPageGroup] = static_cast<uint32_t>(std::min((choice.context + block - 1) / block, blocks));
+  const uint64_t state_bytes = wish.unit_bytes[kSlotGroup];
+  if (state_bytes > 0) {
     // Memory that is never written costs nothing, but a worker must have room for all that may be written.
     constexpr uint64_t kMost = 1 << 16;
     uint64_t slots = std::min(kMost, 2 * uint64_t{choice.max_sequences});
-    if (wish.memory > 0) slots = std::min(slots, wish.memory / 4 / wish.state_bytes);
-    slots = std::max<uint64_t>(slots, 2);
-    choice.num_slots = static_cast<uint32_t>(slots);
-    choice.max_sequences = std::min(choice.max_sequences, (choice.num_slots + 1) / 2);
+    if (wish.memory > 0) slots = std::min(slots, wish.memory / 4 / state_bytes);
+    least[kSlotGroup] = 2;
+    slots = std::max<uint64_t>(slots, least[kSlotGroup]);
+    choice.memory[kSlotGroup] = static_cast<uint32_t>(slots);
+    choice.max_sequences = std::min(choice.max_sequences, (choice.memory[kSlotGroup] + 1) / 2);
   }
   if (wish.window > 0) {
-    choice.window_blocks = static_cast<uint32_t>(WindowBlocks(wish, choice.max_sequences, choice.context, blocks));
-    const uint64_t least = wish.chunk == 0 ? blocks : WindowedFor(wish, wish.chunk);
-    choice.least_window_blocks = static_cast<uint32_t>(std::min<uint64_t>(least, choice.window_blocks));
+    uint32_t& windowed = choice.memory[kWindowGroup];
+    windowed = static_cast<uint32_t>(WindowBlocks(wish, choice.max_sequences, choice.context, blocks));
+    const uint64_t needed = wish.chunk == 0 ? blocks : WindowedFor(wish, wish.chunk);
+    least[kWindowGroup] = static_cast<uint32_t>(std::min<uint64_t>(needed, windowed));
   }
   const uint64_t whole = tokens / std::max(choice.context, 1u);
   choice.sentence = fmt::format("KV cache: {}, {:.2f} GiB ({}); context {}, {} at once, {}", Counted(tokens, "token"),
@@ -89,11 +94,11 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
                                              : fmt::format("{} of them with the whole context", whole));
   if (wish.window > 0) {
     choice.sentence +=
-        fmt::format("; layers with a window of {} have {} tokens", wish.window, choice.window_blocks * block);
+        fmt::format("; layers with a window of {} have {} tokens", wish.window, choice.memory[kWindowGroup] * block);
   }
-  if (choice.num_slots > 0) {
-    choice.sentence += fmt::format("; {} of {:.1f} MiB", Counted(choice.num_slots, "recurrent state"),
-                                   static_cast<double>(wish.state_bytes) / (1 << 20));
+  if (choice.memory[kSlotGroup] > 0) {
+    choice.sentence += fmt::format("; {} of {:.1f} MiB", Counted(choice.memory[kSlotGroup], "recurrent state"),
+                                   static_cast<double>(state_bytes) / (1 << 20));
   }
   return choice;
 }

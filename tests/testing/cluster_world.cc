@@ -13,7 +13,7 @@ ClusterPolicy ClusterWorld::Policy(int layers, int min_workers) {
   p.term = 7;
   p.sizes.layers.assign(static_cast<size_t>(layers), 100);
   p.sizes.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
-  p.sizes.counts.num_blocks = 10;
+  p.sizes.counts[kPageGroup] = 10;
   p.min_workers = min_workers;
   return p;
 }
@@ -116,7 +116,7 @@ uint64_t ClusterWorld::TakeProposed() {
 
 StatusOr<ChangeReport> ClusterWorld::DryRun(const std::string& text, uint32_t live_blocks) {
   const uint64_t ask = Asked();
-  Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.num_blocks = live_blocks}}));
+  Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.units = {live_blocks}}}));
   return answer(ask);
 }
 
