@@ -186,7 +186,7 @@ TEST_F(PagePullerTest, TheLastRoundFindsAPageThatDiffers) {
   EXPECT_THAT(Message(Round({pages}, &blocks).status()), HasSubstr("page 2 was written in step 6 and copied as of 5"));
   pages.checked = {5};
   EXPECT_THAT(Message(Round({pages}, &blocks).status()), HasSubstr("1 stamps came for 2 pages"));
-  EXPECT_THAT(Message(Round({}, &beyond).status()), HasSubstr("block 8, there are 8"));
+  EXPECT_THAT(Message(Round({}, &beyond).status()), HasSubstr("unit 8, there are 8 of all kinds"));
 }
 
 // The time between two answers is bounded, the round's is not.
