@@ -15,7 +15,7 @@ SchedulerWorld::SchedulerWorld(WorldOptions options)
       stage_(o_) {}
 
 void SchedulerWorld::RandomEvent() {
-  if (!problem_.empty()) return;
+  if (!problem_.none()) return;
   const int most = 99 + options_.hold_percent + options_.ring_percent + options_.mirror_percent;
   const int what = Between(0, most + options_.restart_percent);
   if (what > most) {
@@ -48,7 +48,7 @@ void SchedulerWorld::RunDry() {
     if (s.held) Hold(id);
   }
   for (int rounds = 0; !live_.empty() || !flights_.empty(); ++rounds) {
-    if (!problem_.empty()) return;
+    if (!problem_.none()) return;
     if (rounds > 100000) return Fail("{} sequences do not finish", live_.size());
     while (Next()) EndEvent();
     if (!flights_.empty()) Land();
@@ -181,7 +181,7 @@ bool SchedulerWorld::Next() {
   StepInFlight flight{.id = plan->step, .items = {}, .fails = Chance(options_.error_rate)};
   Check(checks_.CheckPlan(*plan, before, live_, flights_));
   for (const StepItem& item : plan->items) {
-    if (!problem_.empty()) return false;
+    if (!problem_.none()) return false;
     TrackedSequence& s = live_.at(item.seq);
     const uint32_t cached = scheduler_.CachedPositions(item.seq);
     Check(checks_.CheckItem(*plan, item, s, cached, flights_));
