@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/kv_type.h"
 #include "base/measured.h"
+#include "base/memory_counts.h"
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/trace.h"
@@ -41,11 +42,9 @@ struct PrepareRequest {
   int stage = 0;  // -1: it has layers in the running plan but none in this one
   int block_size = 16;
   // The largest size of the cache: pools have room for all of it, as unused pages take no memory. The scheduler decides
-  // how many of the blocks are in use.
-  uint32_t num_blocks = 0;
-  uint32_t num_slots = 0;      // of recurrent state, where the model has any
-  uint32_t window_blocks = 0;  // of layers with a window
-  bool fresh = false;          // what is in the cache is forgotten: pools begin anew, and their memory is given back
+  // how many of the units are in use, and what one sequence needs: `least` is not sent.
+  MemoryCounts memory;
+  bool fresh = false;  // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
   // Not 0: the plan with this number is lost and its pages are restored, so that its replicas are final and its stages

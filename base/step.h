@@ -66,6 +66,24 @@ struct WindowTable {
   bool operator==(const WindowTable&) const = default;
 };
 
+// A sequence's tables in a step, of all KV groups.
+struct StepTables {
+  std::vector<BlockId> blocks;  // pages: the whole table up to the last row
+  SlotTable slots;              // with recurrent state
+  WindowTable window;           // of layers with a window
+  // As SeqRows::blocks has them, for a model with these units.
+  std::vector<std::vector<BlockId>> Entries(const MemoryCounts& of) const {
+    std::vector<std::vector<BlockId>> entries{blocks};
+    if (of[kSlotGroup] > 0) entries.push_back(slots.Entries());
+    if (of[kWindowGroup] > 0) {
+      entries.resize(kWindowGroup);
+      entries.push_back(window.Entries());
+    }
+    return entries;
+  }
+  bool operator==(const StepTables&) const = default;
+};
+
 // The rows of one sequence in a step. A sequence stands in a step at most once.
 struct SeqRows {
   SeqId seq{};

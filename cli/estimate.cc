@@ -104,19 +104,21 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // A single node without a given memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
-  KvPreference preference{.ctx = static_cast<uint32_t>(context),
-                          .model_context = static_cast<uint32_t>(spec.context),
-                          .parallel = options.parallel,
-                          .window = static_cast<uint32_t>(spec.window)};
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(preference));
-  const uint64_t in_windows = uint64_t{cache.window_blocks} * preference.block_size;
+  const KvPreference preference{.ctx = static_cast<uint32_t>(context),
+                                .model_context = static_cast<uint32_t>(spec.context),
+                                .parallel = options.parallel,
+                                .unit_bytes = spec.UnitBytes(kv, KvPreference().block_size),
+                                .window = static_cast<uint32_t>(spec.window)};
+  GYRE_ASSIGN_OR_RETURN(KvChoice cache, ChooseKv(preference));
+  // Each of these sequences has a state, and there are as many snapshots.
+  if (cache.memory[kSlotGroup] > 0) cache.memory[kSlotGroup] = 2 * options.parallel;
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
+                        SizesOf(*model, cache.memory, static_cast<int>(preference.block_size), kv));
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
     GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-    // Each sequence has a state, and there are as many snapshots.
-    const uint64_t states = ModelSpec::StateOf(l, spec.dim).floats() * sizeof(float) * 2 * options.parallel;
-    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * (l.kv_group == kWindowGroup ? in_windows : tokens)) + states);
+    pages.push_back(sizes.MemoryOf(static_cast<int>(pages.size())));
     all_pages += pages.back();
     // A row of scratch holds the outputs of each matrix, those of attention twice, and those of one expert at a time.
     uint64_t wide = ModelSpec::KvElems(l);
@@ -130,8 +132,6 @@ Status EstimateCommand(const EstimateOptions& options) {
   const uint64_t rows = options.max_rows;
   const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
-  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
-                        SizesOf(*model, cache.counts(), static_cast<int>(preference.block_size), kv));
   if (nodes.size() > sizes.layers.size()) {
     return UsageError("--nodes {}: the model has {}, and each node needs one", options.nodes,
                       Counted(sizes.layers.size(), "layer"));
@@ -151,6 +151,7 @@ Status EstimateCommand(const EstimateOptions& options) {
                  options.parallel == 1 ? "one request" : fmt::format("{} requests", options.parallel),
                  options.parallel == 1 ? "run" : "serve");
     }
+    const uint64_t in_windows = uint64_t{cache.memory[kWindowGroup]} * preference.block_size;
     if (in_windows > 0)
       fmt::print("               {} of them in layers with a window of {}\n", in_windows, spec.window);
     fmt::print("buffers        {} a node for steps of {}, {} more for the last\n\n", DescribeBytes(buffers),

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <ctime>
+#include <string_view>
 
 #include "base/counted.h"
+#include "base/memory_counts.h"
 #include "base/plan.h"
 #include "fmt/chrono.h"
 #include "fmt/core.h"
@@ -97,16 +99,30 @@ std::string FormatReasons(const v1::StatusReply& status) {
   return out;
 }
 
+namespace {
+
+// "KV blocks: 90 of 100 free; 4 of 8 in layers with a window". A kind that is newer than this program has its own name.
+std::string FormatMemory(const v1::StatusReply& s) {
+  std::string out;
+  for (const v1::MemoryStatus& m : s.memory()) {
+    const auto kind = std::ranges::find(kKvKinds, std::string_view(m.kind()), &KvKind::name);
+    const std::string_view text = kind == kKvKinds.end() ? std::string_view(m.kind()) : kind->text;
+    out += out.empty() ? fmt::format("{}: {} of {} free", text, m.available(), m.units())
+                       : fmt::format("; {} of {} {}", m.available(), m.units(), text);
+  }
+  return out.empty() ? out : out + '\n';
+}
+
+}  // namespace
+
 std::string FormatStatus(const v1::StatusReply& s) {
   std::string out = fmt::format("{} ({}, context {})\n", s.model(),
                                 Counted(static_cast<uint64_t>(s.num_layers()), "layer"), s.context());
   out += s.has_epoch() ? fmt::format("plan {}: {}; {}\n", s.epoch().number(), s.ranges(), s.state()) : s.state() + "\n";
-  out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} generated\n", s.sequences_size(),
-                     s.finished(), s.failed(), s.cancelled(), Counted(s.tokens_generated(), "token"));
-  out += fmt::format("KV blocks: {} of {} free", s.blocks_available(), s.blocks());
-  if (s.window_blocks() > 0)
-    out += fmt::format("; {} of {} in layers with a window", s.window_blocks_available(), s.window_blocks());
-  out += '\n';
+  out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} generated\n",
+                     s.waiting() + s.prefill() + s.decode(), s.finished(), s.failed(), s.cancelled(),
+                     Counted(s.tokens_generated(), "token"));
+  out += FormatMemory(s);
   uint64_t rows = 0, bytes = 0;
   for (const v1::MemberStatus& m : s.members()) {
     rows += m.rows_sent();

@@ -220,20 +220,15 @@ struct ModelSpec {
     }
     return {};
   }
-  // The bytes of recurrent state that one sequence takes in all layers.
-  uint64_t StateBytes() const {
-    uint64_t floats = 0;
-    for (const LayerSpec& layer : layers) floats += StateOf(layer, dim).floats();
-    return floats * sizeof(float);
+  // The bytes of a unit of memory in a layer, 0 where it keeps nothing.
+  uint64_t UnitBytes(const LayerSpec& l, KvType type, uint32_t block_size) const {
+    return KindOf(l.kv_group).paged ? KvBytes(type, KvElems(l) * block_size) : StateOf(l, dim).floats() * sizeof(float);
   }
-  // The bytes of KV cache that one position takes in all layers, or in those of one group.
-  uint64_t KvBytesPerToken(KvType type) const {
-    return KvBytesPerToken(type, kPageGroup) + KvBytesPerToken(type, kWindowGroup);
-  }
-  uint64_t KvBytesPerToken(KvType type, int group) const {
-    uint64_t elems = 0;
-    for (const LayerSpec& layer : layers) elems += layer.kv_group == group ? KvElems(layer) : 0;
-    return KvBytes(type, elems);
+  // The bytes of a unit of each kind in all layers.
+  KvBytesByGroup UnitBytes(KvType type, uint32_t block_size) const {
+    KvBytesByGroup bytes{};
+    for (const LayerSpec& l : layers) bytes[static_cast<size_t>(l.kv_group)] += UnitBytes(l, type, block_size);
+    return bytes;
   }
   // Assigns each layer to its KV group. REQUIRES: the layers have their mixers.
   void AssignKvGroups();

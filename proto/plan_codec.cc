@@ -87,9 +87,12 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   EncodePlan(request.plan, p->mutable_plan());
   p->set_stage(request.stage);
   p->set_block_size(request.block_size);
-  p->set_num_blocks(request.num_blocks);
-  p->set_num_slots(request.num_slots);
-  p->set_window_blocks(request.window_blocks);
+  for (int group = 0; group < kKvGroups; ++group) {
+    if (request.memory[group] == 0) continue;
+    v1::MemoryUnits* memory = p->add_memory();
+    memory->set_kind(static_cast<uint32_t>(group));
+    memory->set_units(request.memory[group]);
+  }
   p->set_fresh(request.fresh);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
   for (const LayerSource& s : request.sources) EncodeLayerSource(s, p->add_sources());
@@ -106,9 +109,14 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     return InvalidArgument("KV blocks of {} positions, expected at most {}", p.block_size(), kMaxBlockSize);
   }
   r.block_size = p.block_size();
-  r.num_blocks = p.num_blocks();
-  r.num_slots = p.num_slots();
-  r.window_blocks = p.window_blocks();
+  for (const v1::MemoryUnits& memory : p.memory()) {
+    if (memory.kind() >= kKvGroups) return InvalidArgument("memory of kind {} is unknown", memory.kind());
+    uint32_t& units = r.memory[static_cast<int>(memory.kind())];
+    if (units != 0 || memory.units() == 0) {
+      return InvalidArgument("memory of kind {} has {} units, or comes twice", memory.kind(), memory.units());
+    }
+    units = memory.units();
+  }
   r.fresh = p.fresh();
   if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());
   r.kv_type = static_cast<KvType>(p.kv_type());

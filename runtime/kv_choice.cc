@@ -39,8 +39,8 @@ StatusOr<KvChoice> ChooseKv(const KvPreference& preference) {
   choice.max_sequences = preference.max_sequences != 0 ? preference.max_sequences : std::max(preference.parallel, 64u);
   const auto bytes_of = [&](uint64_t n) {
     const uint64_t context = preference.ctx != 0 ? choice.context : std::min<uint64_t>(choice.context, n * block);
-    return n * block * preference.bytes_per_token +
-           WindowBlocks(preference, choice.max_sequences, context, n) * block * preference.window_bytes_per_token;
+    return n * preference.unit_bytes[kPageGroup] +
+           WindowBlocks(preference, choice.max_sequences, context, n) * preference.unit_bytes[kWindowGroup];
   };
   // The most blocks that fit into half of the memory.
   uint64_t room = 0;
@@ -65,24 +65,28 @@ StatusOr<KvChoice> ChooseKv(const KvPreference& preference) {
   if (blocks == 0 || blocks >= kNoBlock) {
     return InvalidArgument("--kv-tokens {}: expected 1 to {}", tokens, uint64_t{kNoBlock - 1} * block);
   }
-  choice.num_blocks = static_cast<uint32_t>(blocks);
+  choice.memory[kPageGroup] = static_cast<uint32_t>(blocks);
   tokens = blocks * block;
   // If the user gave no context, it is at most as long as the cache.
   if (preference.ctx == 0) choice.context = static_cast<uint32_t>(std::min<uint64_t>(choice.context, tokens));
-  if (preference.state_bytes > 0) {
+  KvUnits& least = choice.memory.least;
+  least[kPageGroup] = static_cast<uint32_t>(std::min((choice.context + block - 1) / block, blocks));
+  const uint64_t state_bytes = preference.unit_bytes[kSlotGroup];
+  if (state_bytes > 0) {
     // Memory that is never written costs nothing, but a worker must have room for all that may be written.
     constexpr uint64_t kMost = 1 << 16;
     uint64_t slots = std::min(kMost, 2 * uint64_t{choice.max_sequences});
-    if (preference.memory > 0) slots = std::min(slots, preference.memory / 4 / preference.state_bytes);
-    slots = std::max<uint64_t>(slots, 2);
-    choice.num_slots = static_cast<uint32_t>(slots);
-    choice.max_sequences = std::min(choice.max_sequences, (choice.num_slots + 1) / 2);
+    if (preference.memory > 0) slots = std::min(slots, preference.memory / 4 / state_bytes);
+    least[kSlotGroup] = 2;
+    slots = std::max<uint64_t>(slots, least[kSlotGroup]);
+    choice.memory[kSlotGroup] = static_cast<uint32_t>(slots);
+    choice.max_sequences = std::min(choice.max_sequences, (choice.memory[kSlotGroup] + 1) / 2);
   }
   if (preference.window > 0) {
-    choice.window_blocks =
-        static_cast<uint32_t>(WindowBlocks(preference, choice.max_sequences, choice.context, blocks));
-    const uint64_t least = preference.chunk == 0 ? blocks : WindowedFor(preference, preference.chunk);
-    choice.least_window_blocks = static_cast<uint32_t>(std::min<uint64_t>(least, choice.window_blocks));
+    uint32_t& windowed = choice.memory[kWindowGroup];
+    windowed = static_cast<uint32_t>(WindowBlocks(preference, choice.max_sequences, choice.context, blocks));
+    const uint64_t needed = preference.chunk == 0 ? blocks : WindowedFor(preference, preference.chunk);
+    least[kWindowGroup] = static_cast<uint32_t>(std::min<uint64_t>(needed, windowed));
   }
   const uint64_t whole = tokens / std::max(choice.context, 1u);
   choice.sentence = fmt::format(
@@ -91,12 +95,12 @@ StatusOr<KvChoice> ChooseKv(const KvPreference& preference) {
       preference.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
                          : fmt::format("{} of them with the whole context", whole));
   if (preference.window > 0) {
-    choice.sentence +=
-        fmt::format("; layers with a window of {} have {} tokens", preference.window, choice.window_blocks * block);
+    choice.sentence += fmt::format("; layers with a window of {} have {} tokens", preference.window,
+                                   choice.memory[kWindowGroup] * block);
   }
-  if (choice.num_slots > 0) {
-    choice.sentence += fmt::format("; {} of {:.1f} MiB", Counted(choice.num_slots, "recurrent state"),
-                                   static_cast<double>(preference.state_bytes) / (1 << 20));
+  if (choice.memory[kSlotGroup] > 0) {
+    choice.sentence += fmt::format("; {} of {:.1f} MiB", Counted(choice.memory[kSlotGroup], "recurrent state"),
+                                   static_cast<double>(state_bytes) / (1 << 20));
   }
   return choice;
 }

@@ -16,27 +16,18 @@ struct KvPreference {
   uint32_t parallel = 1;       // sequences of the whole context
   uint32_t max_sequences = 0;  // at once; 0 = 64, and as many as `parallel`
   uint32_t block_size = 16;
-  bool reserve = false;          // each sequence holds a whole context
-  uint64_t bytes_per_token = 0;  // in layers that keep all positions
-  // For layers with a window (docs/memory.md): the positions that a row reads, 0 = there are none; bytes of a position
-  // in them; the most prompt rows of a sequence in a step, 0 = whole prompts.
+  bool reserve = false;         // each sequence holds a whole context
+  KvBytesByGroup unit_bytes{};  // of a unit of each kind (docs/memory.md), in all layers
+  // For layers with a window: the positions that a row reads, 0 = there are none; the most prompt rows of a sequence in
+  // a step, 0 = whole prompts.
   uint32_t window = 0;
-  uint64_t window_bytes_per_token = 0;
   uint32_t chunk = 256;
-  uint64_t state_bytes = 0;  // of recurrent state, for each sequence; 0 = the model has none
-  uint64_t memory = 0;       // free bytes; 0 = unknown. Half of them are for the cache where `tokens` is 0
+  uint64_t memory = 0;  // free bytes; 0 = unknown. Half of them are for the cache where `tokens` is 0
 };
 
 struct KvChoice {
-  uint32_t context = 0, num_blocks = 0, max_sequences = 0;
-  uint32_t num_slots = 0;  // of recurrent state: for the sequences, and as many for snapshots
-  uint32_t window_blocks = 0, least_window_blocks = 0;  // of layers with a window; those that one sequence needs
-  MemoryCounts counts() const {
-    return {.num_blocks = num_blocks,
-            .num_slots = num_slots,
-            .window_blocks = window_blocks,
-            .least_window_blocks = least_window_blocks};
-  }
+  uint32_t context = 0, max_sequences = 0;
+  MemoryCounts memory;   // of slots, as many for sequences as for snapshots
   bool cut = false;      // the memory holds less than what was asked for, or than the model was made for
   std::string sentence;  // what was chosen, and why
 };

@@ -30,11 +30,9 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
                           .max_sequences = o.max_sequences,
                           .block_size = o.block_size,
                           .reserve = o.kv_reserve,
-                          .bytes_per_token = spec.KvBytesPerToken(type, kPageGroup),
+                          .unit_bytes = spec.UnitBytes(type, o.block_size),
                           .window = static_cast<uint32_t>(spec.window),
-                          .window_bytes_per_token = spec.KvBytesPerToken(type, kWindowGroup),
                           .chunk = o.no_chunked_prefill ? 0 : o.chunk,
-                          .state_bytes = spec.StateBytes(),
                           .memory = AvailableMemory()};
   // The cache is the same as before a restart, so that workers keep their pages; free memory may differ now.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
@@ -47,15 +45,11 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
 // workers. Otherwise this is logged, and the coordinator gets layers only beside workers.
-bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
+bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, const KvUnits& least) {
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
-  const auto sizes = SizesOf(model, {.num_blocks = 1, .num_slots = 1, .window_blocks = 1}, 1, type);
+  const auto sizes = SizesOf(model, {.units = least}, static_cast<int>(o.block_size), type);
   if (memory == 0 || !sizes.ok()) return true;
-  // The need is at least a state and a snapshot of it, and for layers with a window the blocks of one chunk beside it.
-  const ModelSpec& spec = model.spec();
-  const uint64_t seen = std::min<uint64_t>(context, static_cast<uint64_t>(spec.window) + o.chunk);
-  uint64_t needed = sizes->both + spec.KvBytesPerToken(type, kPageGroup) * context +
-                    spec.KvBytesPerToken(type, kWindowGroup) * seen + 2 * spec.StateBytes();
+  uint64_t needed = sizes->both + sizes->MemoryOf(LayerRange{0, sizes->num_layers()});
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
@@ -118,7 +112,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (options.state != nullptr) {
     options.state->Serve({.model_hash = runtime->model_->content_hash(),
                           .context = cache.context,
-                          .num_blocks = cache.num_blocks,
+                          .num_blocks = cache.memory[kPageGroup],
                           .block_size = options.block_size});
   }
   runtime->term_ = options.state != nullptr ? options.state->term() : TermNow();
@@ -127,7 +121,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   const int members = serve == nullptr ? options.stages : serve->no_local ? 0 : 1;
   // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans.
   uint64_t memory = 0;
-  if (serve != nullptr && members > 0 && !HoldsModel(options, *runtime->model_, kv, runtime->context_)) {
+  if (serve != nullptr && members > 0 && !HoldsModel(options, *runtime->model_, kv, cache.memory.least)) {
     memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
   }
   GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
@@ -142,7 +136,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.term = term_;
   c.new_key = RandomRingKey;
   c.model_hash = model_->content_hash();
-  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, cache.counts(), static_cast<int>(o.block_size), kv));
+  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, cache.memory, static_cast<int>(o.block_size), kv));
   c.block_size = static_cast<int>(o.block_size);
   c.kv_type = kv;
   c.exact = o.exact;
@@ -176,10 +170,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
-  e.scheduler.num_blocks = cache.num_blocks;
-  e.scheduler.num_slots = cache.num_slots;
-  e.scheduler.window_blocks = cache.window_blocks;
-  e.scheduler.least_window_blocks = cache.least_window_blocks;
+  e.scheduler.memory = cache.memory;
   e.scheduler.window = static_cast<uint32_t>(model_->spec().window);
   e.scheduler.block_size = o.block_size;
   e.scheduler.max_rows = o.max_rows;

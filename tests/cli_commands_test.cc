@@ -262,7 +262,7 @@ TEST(ServeTest, ACoordinatorWithoutMemoryForTheModelWaitsForWorkers) {
   const Ended status = Gyre({"status", "--cluster", *address, "--json"});
   EXPECT_EQ(status.code, 0);
   const boost::json::object o = boost::json::parse(status.text).as_object();
-  for (const char* field : {"num_layers", "context", "tokens_generated", "finished", "blocks", "plans"}) {
+  for (const char* field : {"num_layers", "context", "tokens_generated", "finished", "block_size", "plans"}) {
     ASSERT_TRUE(o.contains(field)) << field << status.text;
     EXPECT_TRUE(o.at(field).is_number()) << field;
   }
@@ -295,7 +295,7 @@ TEST(ServeTest, ParallelMeansWhatItSays) {
     const auto address = serve.WaitFor("listening ");
     EXPECT_TRUE(address.has_value()) << serve.output();
     const Ended status = Gyre({"status", "--cluster", address.value_or(""), "--json"});
-    return boost::json::parse(status.text).as_object().at("blocks").to_number<int>();
+    return boost::json::parse(status.text).as_object().at("memory").at(0).at("units").to_number<int>();
   };
   EXPECT_EQ(blocks({"--parallel", "1"}), 1024 / 16);
   EXPECT_EQ(blocks({}), 8 * 1024 / 16);

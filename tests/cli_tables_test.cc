@@ -60,6 +60,18 @@ TEST(TablesTest, OneOfAThingIsOne) {
   EXPECT_THAT(FormatStatus(status), ::testing::HasSubstr("0 cancelled; 2 tokens generated"));
 }
 
+TEST(TablesTest, TheStatusHasEachKindOfMemory) {
+  v1::StatusReply status;
+  for (const char* kind : {"blocks", "slots", "window_blocks", "draft_blocks"}) {
+    v1::MemoryStatus* const memory = status.add_memory();
+    memory->set_kind(kind);
+    memory->set_available(3);
+    memory->set_units(4);
+  }
+  EXPECT_THAT(FormatStatus(status), ::testing::HasSubstr("\nKV blocks: 3 of 4 free; 3 of 4 slots of recurrent state; "
+                                                         "3 of 4 in layers with a window; 3 of 4 draft_blocks\n"));
+}
+
 TEST(TablesTest, TheStatusEndsWithTheLastEventsTheNewestFirst) {
   v1::StatusReply status;
   for (int i = 1; i <= 7; ++i) {

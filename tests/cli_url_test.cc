@@ -32,7 +32,7 @@ constexpr char kCluster[] =
     "members":[{"name":"a","local":false,"address":"127.0.0.1:1","host":"there","isa":"avx2","threads":2,"memory_bytes":1000,
     "weight_bytes":3145728,"kv_bytes":1048576,"layers":{"first":0,"last":7},"state":"serving","busy":0.42,"steps":1,
     "sent":{"to":"a","rows":1,"bytes":4}}],
-    "engine":{"waiting":0,"prefill":1,"decode":1,"held":0,"blocks":100,"blocks_available":90,"requests":5,"finished":3},
+    "engine":{"waiting":0,"prefill":1,"decode":1,"held":0,"memory":[{"kind":"blocks","units":100,"available":90}],"requests":5,"finished":3},
     "plans":{"made":3,"aborted":0,"lost":0},"history":[]})";
 
 // Answers everything with these texts, an event each.

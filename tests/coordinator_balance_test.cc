@@ -75,7 +75,7 @@ TEST(BalanceTest, WhoWouldSlowTheRingGetsNothing) {
 TEST(BalanceTest, MemoryAndReachLimitWhoGetsWhat) {
   Balance b = Even(8);
   b.sizes.memory.assign(b.sizes.layers.size(), {kPageGroup, 20});
-  b.sizes.counts.num_blocks = 1;
+  b.sizes.counts[kPageGroup] = 1;
   b.members = {Rated("a", 100), Rated("b", 100)};
   b.members[0].member.memory = 250;
   EXPECT_EQ(Text(b, BestRing(b, 2)), "a=0-1,b=2-7");
@@ -157,7 +157,7 @@ Balance RandomBalance(std::mt19937& random) {
   b.sizes.last = b.sizes.last_products = static_cast<uint64_t>(draw(0, 300));
   b.sizes.both = b.sizes.first + b.sizes.last;
   b.sizes.memory.assign(b.sizes.layers.size(), {kPageGroup, 30});
-  b.sizes.counts.num_blocks = 1;
+  b.sizes.counts[kPageGroup] = 1;
   b.rows = 1 + static_cast<double>(random() % 32);
   b.row_bytes = draw(1, 20);
   const bool tight = random() % 2 == 0;

@@ -313,14 +313,14 @@ TEST(PlanMovesTest, WeightsThatAreThereAreNotLoadedAgain) {
   const Plan runs{.num_layers = 4, .stages = MakeStages({{"a", "", {0, 2}}, {"b", "", {2, 4}}})};
   const Plan next{.num_layers = 4, .stages = MakeStages({{"a", "", {0, 4}}})};
   const std::vector<PlanMember> members{{.name = "a", .holds = {0, 2}}, {.name = "b", .holds = {2, 4}}};
-  EXPECT_THAT(MovesBetween(sizes, &runs, members, next, {.num_blocks = 10}),
+  EXPECT_THAT(MovesBetween(sizes, &runs, members, next, {.units = {10}}),
               ElementsAre(LayerMove{{2, 4}, "b", "a", 200, 20}));
   // The one matrix comes with the first of two moves.
   const Plan middle{.num_layers = 4, .stages = MakeStages({{"b", "", {0, 1}}, {"a", "", {1, 3}}, {"c", "", {3, 4}}})};
   EXPECT_THAT(MovesBetween(sizes, &middle, {{.name = "a", .holds = {1, 3}}}, next, {}),
               ElementsAre(LayerMove{{0, 1}, "b", "a", 150, 0}, LayerMove{{3, 4}, "c", "a", 100, 0}));
   // Nothing serves: what a holds of a lost plan is not loaded, and no pages come.
-  EXPECT_THAT(MovesBetween(sizes, nullptr, members, next, {.num_blocks = 10}),
+  EXPECT_THAT(MovesBetween(sizes, nullptr, members, next, {.units = {10}}),
               ElementsAre(LayerMove{{0, 4}, "", "a", 200, 0}));
 }
 

@@ -89,7 +89,7 @@ TEST_F(ClusterMemoryTest, TheCacheIsResizedByItsUser) {
     EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
     EXPECT_EQ(w.status().num_blocks, blocks);
     EXPECT_TRUE(w.member("w1").ran->fresh);
-    EXPECT_EQ(w.member("w1").ran->num_blocks, blocks);
+    EXPECT_EQ(w.member("w1").ran->memory[kPageGroup], blocks);
     EXPECT_EQ(w.record->num_blocks, blocks);
     EXPECT_THAT(w.engine.calls, ::testing::ElementsAre("drain", fmt::format("cache {}", blocks),
                                                        fmt::format("new {}", w.status().plan->epoch.number)));
@@ -149,7 +149,7 @@ TEST_F(ClusterMemoryTest, PoolsThatHadGrownCountUntilTheyAreGone) {
   for (const uint64_t memory : {597, 599}) {
     SCOPED_TRACE(memory);
     ClusterPolicy policy = ClusterWorld::Policy(8, 2);
-    policy.sizes.counts.num_blocks = 200;
+    policy.sizes.counts[kPageGroup] = 200;
     ClusterWorld& w = New(policy);
     for (const char* name : {"w1", "w2"}) w.Join(name, {.memory = memory});
     w.Advance(seconds(1));

@@ -111,11 +111,11 @@ class ClusterTest : public ::testing::Test {
     o.term = 7;
     o.sizes.layers.assign(4, 100);
     o.sizes.memory.assign(4, {kPageGroup, 1});
-    o.sizes.counts.num_blocks = 10;
+    o.sizes.counts[kPageGroup] = 10;
     o.repair_grace = milliseconds(1);
     if (change) change(&o);
     EngineOptions e;
-    e.scheduler.num_blocks = 10;
+    e.scheduler.memory[kPageGroup] = 10;
     e.scheduler.block_size = 4;
     e.vocab = 10;
     e.context = 16;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,7 +65,7 @@ TEST(PrefixIndex, AnotherIndexIsTakenOverUnderItsChains) {
 class KvCacheTest : public ::testing::Test {
  protected:
   // Eight pages of two positions.
-  KvCache cache_{{.counts = {.num_blocks = 8}, .block_size = 2}};
+  KvCache cache_{{.counts = {.units = {8}}, .block_size = 2}};
 
   bool Admit(const Rows& rows, KvTables* t, KvUnits margin = {}) {
     return cache_.Admit({.rows = rows.span(), .prompt = static_cast<uint32_t>(rows.tokens.size()), .margin = margin},
@@ -175,6 +177,48 @@ TEST_F(KvCacheTest, AWrongCallIsToldOnce) {
   EXPECT_EQ(Message(cache_.TakeFault()), "block 1 of 8 is given back, and it has no owner");
   EXPECT_TRUE(cache_.TakeFault().ok());
   ExpectWhole({});
+}
+
+TEST_F(KvCacheTest, EachPoolTellsOfDoubleFreesAndOfFreedUnitsInUse) {
+  KvCache cache({.counts = {.units = {8, 4, 8}}, .block_size = 2, .window = 2});
+  const Rows text({1, 2, 3});
+  const auto admit = [&](KvTables* t) {
+    ASSERT_TRUE(cache.Admit({.rows = text.span(), .prompt = 3}, t));
+    while (cache.Held(*t, 3) < 3) ASSERT_TRUE(cache.TakeUnit(3, false, t));
+  };
+  KvTables held;
+  admit(&held);
+  const KvTables freed = held;
+  cache.Release(&held);
+  ASSERT_TRUE(cache.TakeFault().ok());
+  const auto give_back = [&](const std::function<void(KvTables&)>& put) {
+    KvTables again;
+    put(again);
+    cache.Release(&again);
+    return Message(cache.TakeFault());
+  };
+  EXPECT_EQ(give_back([&](KvTables& t) { t.blocks = {freed.blocks[0]}; }),
+            "block 0 of 8 is given back, and it has no owner");
+  EXPECT_EQ(give_back([&](KvTables& t) { t.slot = freed.slot; }), "slot 0 of 4 is given back, and it has no owner");
+  EXPECT_EQ(give_back([&](KvTables& t) { t.window = {freed.window[0]}; }),
+            "windowed block 0 of 8 is given back, and it has no owner");
+
+  KvTables tables;
+  admit(&tables);
+  const auto launch = [&](const std::function<void(KvTables&)>& put) {
+    KvTables wrong = tables;
+    put(wrong);
+    cache.Launch(2, 3, true, &wrong);
+    return Message(cache.TakeFault());
+  };
+  EXPECT_EQ(launch([](KvTables&) {}), "");
+  EXPECT_EQ(launch([](KvTables& t) { t.blocks[1] = 7; }), "block 7 of 8 is about to be written, and it has 0 owners");
+  EXPECT_EQ(launch([](KvTables& t) { t.blocks[0] = 7; }), "block 7 of 8 is read, and it has no owner");
+  EXPECT_EQ(launch([](KvTables& t) { t.slot = 3; }), "slot 3 of 4 is about to be written, and it has 0 owners");
+  EXPECT_EQ(launch([](KvTables& t) { t.begins_with = 3; }), "slot 3 of 4 is read, and it has no owner");
+  EXPECT_EQ(launch([](KvTables& t) { t.window[1] = 7; }),
+            "windowed block 7 of 8 is about to be written, and it has 0 owners");
+  EXPECT_EQ(launch([](KvTables& t) { t.window[0] = 7; }), "windowed block 7 of 8 is read, and it has no owner");
 }
 
 TEST_F(KvCacheTest, WhatIsTakenOverIsFoundAndTheNewerOfTwoEqualsStays) {

@@ -122,7 +122,7 @@ TEST_F(KvRestoreTest, AMemberIsToldWhereItsNewPagesAre) {
   next.stages = MakeStages({{"a", "a:1", {0, 2}}, {"c", "c:1", {2, 9}}});
   PendingChange change{.plan = next, .transaction = PlanChange(next.epoch, {}, true, {}), .num_blocks = 10};
   ModelSizes sizes{.layers = std::vector<uint64_t>(9, 100), .memory = std::vector<ModelSizes::LayerMemory>(9)};
-  sizes.counts.num_blocks = 10;
+  sizes.counts[kPageGroup] = 10;
   const CacheSize cache(sizes);
   PrepareRequest request = change.RequestFor("c", &runs, {}, cache);
   EXPECT_EQ(request.stage, 1);
@@ -133,7 +133,7 @@ TEST_F(KvRestoreTest, AMemberIsToldWhereItsNewPagesAre) {
   request = change.RequestFor("c", &runs, {}, cache);
   EXPECT_TRUE(request.fresh);
   EXPECT_THAT(request.sources, IsEmpty()) << "a smaller cache forgets everything";
-  EXPECT_EQ(request.num_blocks, 10u) << "but pools have room for the whole one";
+  EXPECT_EQ(request.memory[kPageGroup], 10u) << "but pools have room for the whole one";
   change.num_blocks = 10;
   const auto restore = Begin({{"a", 1}, {"c", 3}});
   ASSERT_TRUE(restore.ok());
@@ -149,7 +149,7 @@ class CacheSizeTest : public ::testing::Test {
   CacheSizeTest() {
     sizes_.layers.assign(4, 100);
     sizes_.memory.assign(4, {kPageGroup, 10});
-    sizes_.counts.num_blocks = 10;
+    sizes_.counts[kPageGroup] = 10;
     plan_.num_layers = 4;
     plan_.stages = MakeStages({{"a", "a:1", {0, 2}}, {"b", "b:1", {2, 4}}});
   }
@@ -178,7 +178,7 @@ TEST_F(CacheSizeTest, ItGrowsAgainAndGivesBackThatPart) {
   EXPECT_FALSE(cache.Shrink(10));
   EXPECT_TRUE(cache.Shrink(4));
   EXPECT_EQ(cache.num_blocks(), 4u);
-  EXPECT_EQ(cache.whole().num_blocks, 10u);
+  EXPECT_EQ(cache.whole()[kPageGroup], 10u);
   EXPECT_TRUE(cache.Grow(plan_, With(10'000)));
   EXPECT_EQ(cache.num_blocks(), 10u);
   EXPECT_EQ(cache.GiveBack(plan_, With(10'000)), std::nullopt) << "all fits";
@@ -191,7 +191,7 @@ TEST_F(CacheSizeTest, AReplacedCacheWasNeverCut) {
   EXPECT_TRUE(cache.Shrink(4));
   cache.Replace(cache.whole().Resized(20));
   EXPECT_EQ(cache.num_blocks(), 20u);
-  EXPECT_EQ(cache.whole().num_blocks, 20u);
+  EXPECT_EQ(cache.whole()[kPageGroup], 20u);
   EXPECT_EQ(cache.GiveBack(plan_, With(300)), std::nullopt);
 }
 

@@ -12,6 +12,7 @@
 
 #include "coordinator/state/etcd_client.h"
 #include "proto/coordinators.h"
+#include "tests/testing/virtual_time.h"
 
 namespace gyre {
 namespace {
@@ -152,10 +153,6 @@ class Soak {
     int generation = 0;  // answers to the process before this one come to nobody
     bool cut = false;
   };
-  struct Late {
-    int64_t at;
-    std::function<void()> what;
-  };
   int64_t Draw(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
   double Rate() { return 0.91 + static_cast<double>(Draw(19)) / 100; }  // 0.91 to 1.09
   Deadline Local(const Node& n) const {
@@ -172,14 +169,8 @@ class Soak {
     return Draw(20);
   }
   void Deliver() {
-    for (size_t i = 0; i < late_.size();) {
-      if (late_[i].at > now_) {
-        ++i;
-        continue;
-      }
-      auto what = std::move(late_[i].what);
-      late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(i));
-      what();
+    time_.PassTo(At(now_));
+    while (time_.DoNext()) {
     }
   }
   // A call: it may be lost, or its answer; the caller gives up after 700 ms.
@@ -193,16 +184,16 @@ class Soak {
       const auto give = [n, generation, answer, r = std::move(r)] {
         if (n->generation == generation) answer(r);
       };
-      late_.push_back({std::max(now_, n->frozen_until), give});
+      time_.At(At(std::max(now_, n->frozen_until)), give);
     };
     const bool lost = n->cut || (weather_ == 2 && Draw(2) == 0);
-    late_.push_back({now_ + 700, [finish] { finish(DeadlineExceeded("no answer")); }});
+    time_.At(At(now_ + 700), [finish] { finish(DeadlineExceeded("no answer")); });
     if (lost && Draw(2) == 0) return;  // on its way there
-    late_.push_back({now_ + Delay(), [this, lost, do_it, finish] {
-                       Expire();
-                       T r = do_it();
-                       if (!lost) late_.push_back({now_ + Delay(), [finish, r] { finish(r); }});
-                     }});
+    time_.At(At(now_ + Delay()), [this, lost, do_it, finish] {
+      Expire();
+      T r = do_it();
+      if (!lost) time_.At(At(now_ + Delay()), [finish, r] { finish(r); });
+    });
   }
   void Turn(Node* n) {
     if (n->frozen_until > now_) return;
@@ -269,7 +260,7 @@ class Soak {
 
   std::mt19937_64 random_;
   std::vector<Node> nodes_;
-  std::vector<Late> late_;
+  testing::VirtualTime time_{At(0)};
   std::map<int64_t, int64_t> leases_;
   double etcd_rate_ = 1;
   int64_t leader_ = 0, last_lease_ = 0, now_ = 0, weather_ = 0;

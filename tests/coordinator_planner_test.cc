@@ -18,7 +18,7 @@ ModelSizes Sizes(int layers) {
   s.last = 400;
   s.both = 400;
   s.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
-  s.counts.num_blocks = 10;
+  s.counts[kPageGroup] = 10;
   return s;
 }
 

@@ -137,7 +137,7 @@ TEST(SchedulerIsolation, AHeldSequenceThatWaitsIsNotAdmittedAndBlocksNobody) {
 
 TEST(SchedulerIsolation, TheHeldSequenceGivesItsBlocksUpFirstWhateverItsRank) {
   SchedulerOptions o = Small();
-  o.num_blocks = 5;
+  o.memory[kPageGroup] = 5;
   o.prefix_cache = false;
   Rig r(o);
   r.Add(1, Tokens(8), 20, 9);

@@ -89,7 +89,7 @@ class Load {
 
 SchedulerOptions Serving(uint32_t num_blocks) {
   SchedulerOptions o;
-  o.num_blocks = num_blocks;
+  o.memory[kPageGroup] = num_blocks;
   o.max_in_flight = 1;
   o.prefix_cache = false;
   return o;
@@ -122,7 +122,7 @@ TEST(SchedulerLoad, FewSequencesAreThrownOutForLackOfBlocks) {
     EXPECT_LE(static_cast<double>(s.preemptions), c.preemptions * 300) << c.blocks << " " << c.longest;
     EXPECT_LE(static_cast<double>(s.replayed_rows), c.replayed * static_cast<double>(s.computed_rows))
         << c.blocks << " " << c.longest;
-    EXPECT_EQ(s.blocks_available, c.blocks);
+    EXPECT_EQ(s.memory[kPageGroup].available, c.blocks);
   }
 }
 

@@ -16,7 +16,7 @@ using testing::Tokens;
 
 SchedulerOptions OneStage(SchedulerPolicy policy = SchedulerPolicy::kFcfs) {
   SchedulerOptions o = Small();
-  o.num_blocks = 128;
+  o.memory[kPageGroup] = 128;
   o.max_in_flight = 1;
   o.policy = policy;
   return o;
@@ -190,7 +190,7 @@ TEST(SchedulerTenants, ThePlaceThatIsFreeGoesToWhoHadLess) {
 TEST(SchedulerTenants, WhoJustArrivedCannotClaimThePast) {
   SchedulerOptions o = OneStage();
   o.prefix_cache = false;
-  o.num_blocks = 512;
+  o.memory[kPageGroup] = 512;
   Rig r(o);
   r.Add(1, {.tokens = Tokens(400), .max_positions = 401, .tenant = 1});
   for (int i = 0; i < 50; ++i) {
@@ -257,7 +257,7 @@ TEST(SchedulerAging, ARequestIsAdmittedAtLastUnderALoadOfHigherPriority) {
 TEST(SchedulerAging, AFloodOfOneTenantDoesNotAgePastTheOthers) {
   SchedulerOptions o = OneStage();
   o.max_sequences = 1;
-  o.num_blocks = 64;
+  o.memory[kPageGroup] = 64;
   Rig r(o);
   for (uint64_t id = 1; id <= 100; ++id) {
     r.Add(id, {.tokens = Tokens(4, static_cast<int>(100 * id)), .max_positions = 20, .tenant = 1});
@@ -282,7 +282,7 @@ TEST(SchedulerAging, AFloodOfOneTenantDoesNotAgePastTheOthers) {
 
 TEST(SchedulerBlocks, ASequenceComesInWhenItsWholePromptFits) {
   SchedulerOptions o = OneStage();
-  o.num_blocks = 10;
+  o.memory[kPageGroup] = 10;
   o.prefix_cache = false;
   Rig r(o);
   r.Add(1, Tokens(24), 28);       // 6 blocks
@@ -297,20 +297,20 @@ TEST(SchedulerBlocks, ASequenceComesInWhenItsWholePromptFits) {
 
 TEST(SchedulerBlocks, ReservedSequencesHoldAWholeContextAndAreNeverThrownOut) {
   SchedulerOptions o = OneStage();
-  o.num_blocks = 16;  // 64 positions
+  o.memory[kPageGroup] = 16;  // 64 positions
   o.reserve_positions = 24;
   o.prefix_cache = false;
   Rig r(o);
   for (uint64_t id = 1; id <= 4; ++id) r.Add(id, Tokens(2, static_cast<int>(10 * id)), 24);
   EXPECT_EQ(r.Next().size(), 2u) << "two contexts fit";
-  EXPECT_EQ(r.scheduler.stats().blocks_available, 4u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, 4u);
   r.LandAndAppend();
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(r.Next().size(), 2u);
     r.LandAndAppend();
   }
   EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
-  EXPECT_EQ(r.scheduler.stats().blocks_available, 4u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, 4u);
   r.scheduler.Remove(SeqId{1});
   EXPECT_EQ(r.Next().size(), 2u);
 }
@@ -321,7 +321,7 @@ TEST(SchedulerBlocks, AReservationIsNeverMoreThanThereIs) {
   Rig r(o);
   r.Add(1, Tokens(4), 20);
   EXPECT_EQ(r.Next().size(), 1u);
-  EXPECT_EQ(r.scheduler.stats().blocks_available, 0u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, 0u);
 }
 
 TEST(SchedulerBlocks, ALeakedBlockIsFoundCountedAndGivenBack) {
@@ -330,10 +330,10 @@ TEST(SchedulerBlocks, ALeakedBlockIsFoundCountedAndGivenBack) {
   Rig r(o);
   ASSERT_TRUE(r.scheduler.Add(SeqId{1}, {.tokens = Tokens(6), .max_positions = 20}).ok());
   EXPECT_FALSE(r.scheduler.CheckIntegrity().ok());
-  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks - 2);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, o.memory[kPageGroup] - 2);
   EXPECT_EQ(r.scheduler.Reclaim(), 2u);
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
-  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, o.memory[kPageGroup]);
   EXPECT_EQ(r.scheduler.stats().leaked_blocks, 2u);
   EXPECT_EQ(r.scheduler.Reclaim(), 0u);
   r.Next(), r.LandAndAppend();

@@ -18,7 +18,7 @@ WorldOptions RandomOptions(uint64_t seed) {
     return std::uniform_int_distribution<uint32_t>(low, high)(random);
   };
   SchedulerOptions o;
-  o.num_blocks = pick(1, 24);
+  o.memory[kPageGroup] = pick(1, 24);
   o.block_size = pick(1, 5);
   o.max_in_flight = pick(1, 5);
   o.decode_groups = pick(1, 5);
@@ -31,7 +31,7 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.prefill_matches_decode = pick(0, 1) > 0;
   o.policy = static_cast<SchedulerPolicy>(pick(0, 2));
   o.step_tokens = pick(0, 1) > 0 ? pick(1, 6) : 0;
-  o.reserve_positions = pick(0, 5) == 0 ? pick(1, o.num_blocks * o.block_size) : 0;
+  o.reserve_positions = pick(0, 5) == 0 ? pick(1, o.memory[kPageGroup] * o.block_size) : 0;
   return {.scheduler = o,
           .seed = seed,
           .error_rate = pick(0, 2) > 0 ? 0.05 : 0,
@@ -121,12 +121,12 @@ TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
     WorldOptions options = RandomOptions(seed);
     std::mt19937_64 random(seed + 1000);
     SchedulerOptions& o = options.scheduler;
-    o.num_slots = std::uniform_int_distribution<uint32_t>(1, 2 * o.max_sequences + 2)(random);
+    o.memory[kSlotGroup] = std::uniform_int_distribution<uint32_t>(1, 2 * o.max_sequences + 2)(random);
     o.snapshot_every = std::uniform_int_distribution<uint32_t>(1, 12)(random);
     SchedulerWorld world(options);
     for (int i = 0; i < 600; ++i) {
       world.RandomEvent();
-      snapshots = std::max<uint64_t>(snapshots, world.stats().snapshots);
+      snapshots = std::max<uint64_t>(snapshots, world.stats().memory[kSlotGroup].published);
     }
     world.RunDry();
     ASSERT_EQ(world.problem(), "") << "seed " << seed;
@@ -161,19 +161,20 @@ TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
     };
     SchedulerOptions& o = options.scheduler;
     o.window = pick(1, 12);
-    o.least_window_blocks = std::min(o.num_blocks, (o.window + o.block_size - 1) / o.block_size + 1);
-    o.window_blocks = o.chunked_prefill ? pick(o.least_window_blocks, o.num_blocks) : o.num_blocks;
-    if (seed % 2 == 0) o.num_slots = pick(1, 2 * o.max_sequences + 2);
+    o.memory.least[kWindowGroup] = std::min(o.memory[kPageGroup], (o.window + o.block_size - 1) / o.block_size + 1);
+    o.memory[kWindowGroup] =
+        o.chunked_prefill ? pick(o.memory.least[kWindowGroup], o.memory[kPageGroup]) : o.memory[kPageGroup];
+    if (seed % 2 == 0) o.memory[kSlotGroup] = pick(1, 2 * o.max_sequences + 2);
     SchedulerWorld world(options);
     for (int i = 0; i < 500; ++i) world.RandomEvent();
     world.RunDry();
     ASSERT_EQ(world.problem(), "") << "seed " << seed;
     lost += world.lost();
     failed += world.failed();
-    smaller += o.window_blocks < o.num_blocks ? 1 : 0;
+    smaller += o.memory[kWindowGroup] < o.memory[kPageGroup] ? 1 : 0;
     const SchedulerStats stats = world.stats();
     if (o.chunked_prefill) EXPECT_LE(stats.longest_decode_gap, LongestWait(o)) << seed;
-    if (o.window_blocks < o.num_blocks) moved_on += stats.computed_rows > 0 ? 1 : 0;
+    if (o.memory[kWindowGroup] < o.memory[kPageGroup]) moved_on += stats.computed_rows > 0 ? 1 : 0;
     sum.preemptions += stats.preemptions;
     sum.cached_positions += stats.cached_positions;
     sum.cache_hits += stats.cache_hits;
@@ -197,14 +198,15 @@ WorldOptions ReplicatedOptions(uint64_t seed) {
   };
   SchedulerOptions& o = options.scheduler;
   o.prefix_cache = true;
-  o.num_blocks = std::max(o.num_blocks, 6u);
+  o.memory[kPageGroup] = std::max(o.memory[kPageGroup], 6u);
   if (seed % 3 == 1) {
     o.window = pick(1, 12);
-    o.least_window_blocks = std::min(o.num_blocks, (o.window + o.block_size - 1) / o.block_size + 1);
-    o.window_blocks = o.chunked_prefill ? pick(o.least_window_blocks, o.num_blocks) : o.num_blocks;
+    o.memory.least[kWindowGroup] = std::min(o.memory[kPageGroup], (o.window + o.block_size - 1) / o.block_size + 1);
+    o.memory[kWindowGroup] =
+        o.chunked_prefill ? pick(o.memory.least[kWindowGroup], o.memory[kPageGroup]) : o.memory[kPageGroup];
   }
   if (seed % 3 == 2) {
-    o.num_slots = pick(2, 2 * o.max_sequences + 2);
+    o.memory[kSlotGroup] = pick(2, 2 * o.max_sequences + 2);
     o.snapshot_every = pick(1, 12);
   }
   options.ring_percent = 6;
@@ -288,10 +290,8 @@ TEST(SchedulerSoak, FindsThatAStaleIndexIsTrusted) {
 // The checker itself: a bug planted between scheduler and stages must be found.
 std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0, uint32_t window_blocks = 0) {
   WorldOptions options = RandomOptions(3);
-  options.scheduler = {.num_blocks = 16,
+  options.scheduler = {.memory = {.units = {16, num_slots, window_blocks}},
                        .block_size = 2,
-                       .num_slots = num_slots,
-                       .window_blocks = window_blocks,
                        .window = 5,
                        .max_in_flight = 3,
                        .decode_groups = 3,

@@ -28,7 +28,7 @@ TEST(SchedulerTest, ALongPromptIsCutAndOnlyItsLastRowIsSampled) {
 TEST(SchedulerTest, DecodingSequencesAreDealtIntoGroups) {
   SchedulerOptions o = Small();
   o.decode_groups = 2;
-  o.num_blocks = 64;
+  o.memory[kPageGroup] = 64;
   Rig r(o);
   for (uint64_t id = 1; id <= 4; ++id) r.Add(id, Tokens(2, static_cast<int>(10 * id)));
   EXPECT_EQ(r.Next().size(), 4u);
@@ -44,7 +44,7 @@ TEST(SchedulerTest, UnevenGroupsEvenOut) {
   SchedulerOptions o = Small();
   o.max_in_flight = 3;
   o.decode_groups = 2;
-  o.num_blocks = 64;
+  o.memory[kPageGroup] = 64;
   Rig r(o);
   r.Add(1, Tokens(2));
   r.Next();
@@ -66,7 +66,7 @@ TEST(SchedulerTest, ALonePromptIsCutFinerWhereThereAreStages) {
        {std::tuple{1u, 512, 256u}, {2u, 512, 64u}, {2u, 2048, 128u}, {4u, 512, 64u}, {2u, 8192, 256u}}) {
     SchedulerOptions o = Small();
     o.block_size = 16;
-    o.num_blocks = 1024;
+    o.memory[kPageGroup] = 1024;
     o.max_rows = 512;
     o.chunk = 256;
     o.max_in_flight = 5;
@@ -146,7 +146,7 @@ TEST(SchedulerTest, AFailedStepAndAllAfterItAreSentAgain) {
 
 TEST(SchedulerTest, TheWorstRankedGivesItsBlocksUpAndComesBack) {
   SchedulerOptions o = Small();
-  o.num_blocks = 5;
+  o.memory[kPageGroup] = 5;
   o.prefix_cache = false;
   Rig r(o);
   r.Add(1, Tokens(8), 20);
@@ -195,7 +195,7 @@ TEST(SchedulerTest, ARestartedSequenceIsANewPromptAndFindsItsKeptBeginning) {
   r.Check();
   EXPECT_EQ(r.scheduler.Incarnation(SeqId{1}), 2u);
   EXPECT_EQ(r.scheduler.State(SeqId{1}), SeqState::kWaiting);
-  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, o.memory[kPageGroup]);
   // A block of 4 positions is the same as before; the generated tokens are rows of a prompt now.
   EXPECT_EQ(r.Next(), (Shape{{1, 4, 3, true}}));
   EXPECT_EQ(r.flights.front().items[0].row_class, RowClass::kPrompt);
@@ -232,7 +232,7 @@ TEST(SchedulerTest, PriorityGoesFirst) {
 
 TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
   SchedulerOptions o = Small();
-  o.num_blocks = 16;
+  o.memory[kPageGroup] = 16;
   Rig r(o);
   for (int i = 0; i < 6; ++i) r.Add(static_cast<uint64_t>(i + 1), Tokens(14, 100 * i));
   for (int i = 0; i < 8; ++i) {
@@ -245,7 +245,7 @@ TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
   ASSERT_FALSE(live.empty());
   r.scheduler.Grow(64);
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
-  EXPECT_EQ(r.scheduler.stats().num_blocks, 64u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].units, 64u);
   EXPECT_EQ(r.scheduler.stats().preemptions, before.preemptions);
   EXPECT_EQ(r.scheduler.LiveBlocks(), live) << "what is computed stays where it is";
   for (int i = 0; i < 8; ++i) {
@@ -258,13 +258,13 @@ TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
 
 TEST(SchedulerTest, ACacheMayBeginAnewLargerThanItEverWas) {
   SchedulerOptions o = Small();
-  o.num_blocks = 15;
+  o.memory[kPageGroup] = 15;
   Rig r(o);
   r.Add(1, Tokens(6));
   r.Next();
   r.LandAndAppend();
   EXPECT_TRUE(r.scheduler.Shrink(40, true).empty());
-  EXPECT_EQ(r.scheduler.stats().num_blocks, 40u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].units, 40u);
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
   for (int i = 2; i < 5; ++i) r.Add(static_cast<uint64_t>(i), Tokens(30, static_cast<TokenId>(100 * i)));
   for (int i = 0; i < 20; ++i) {
@@ -277,7 +277,7 @@ TEST(SchedulerTest, ACacheMayBeginAnewLargerThanItEverWas) {
 
 TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
   SchedulerOptions o = Small();
-  o.num_blocks = 16;
+  o.memory[kPageGroup] = 16;
   Rig r(o);
   r.Add(1, Tokens(6));
   r.Add(2, Tokens(14, 100));
@@ -289,7 +289,7 @@ TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
   EXPECT_EQ(too_large, std::vector<SeqId>{SeqId{2}}) << "three blocks of four hold no 14 tokens";
   r.scheduler.Remove(SeqId{2});
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
-  EXPECT_EQ(r.scheduler.stats().num_blocks, 3u);
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].units, 3u);
   EXPECT_TRUE(r.scheduler.LiveBlocks().empty());
   const Shape again = r.Next();
   ASSERT_EQ(again.size(), 1u);

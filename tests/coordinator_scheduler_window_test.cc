@@ -15,10 +15,10 @@ using testing::Tokens;
 // Rows of 6 positions' sight, in blocks of 4: a row reads at most three of them.
 SchedulerOptions Windowed(uint32_t window_blocks) {
   SchedulerOptions o = Small();
-  o.num_blocks = 64;
+  o.memory[kPageGroup] = 64;
   o.window = 6;
-  o.window_blocks = window_blocks;
-  o.least_window_blocks = 4;
+  o.memory[kWindowGroup] = window_blocks;
+  o.memory.least[kWindowGroup] = 4;
   o.max_in_flight = 1;
   return o;
 }
@@ -43,7 +43,7 @@ TEST(SchedulerWindowTest, BlocksBehindTheWindowComeBack) {
   for (uint32_t p = 40; p < 59; ++p) {
     const WindowTable table = Step(r);
     EXPECT_EQ(table.first, (p - 5) / 4) << p;
-    EXPECT_LE(r.scheduler.stats().window_blocks - r.scheduler.stats().window_blocks_available, 3u);
+    EXPECT_LE(r.scheduler.stats().memory[kWindowGroup].units - r.scheduler.stats().memory[kWindowGroup].available, 3u);
   }
   EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
 }
@@ -161,9 +161,9 @@ TEST(SchedulerWindowTest, ALongAnswerLeavesTheWindowBeforeIt) {
 // One that waits for another's beginning, and for its place until the end, finds the window before it.
 TEST(SchedulerWindowTest, WhatOneWaitsForIsKept) {
   SchedulerOptions o = Windowed(26);
-  o.num_blocks = 256;
+  o.memory[kPageGroup] = 256;
   o.window = 40;
-  o.least_window_blocks = 11;
+  o.memory.least[kWindowGroup] = 11;
   o.chunk = 8;
   o.max_sequences = 1;
   std::vector<TokenId> first = Tokens(100), second = Tokens(100);
@@ -184,9 +184,9 @@ TEST(SchedulerWindowTest, WhatOneWaitsForIsKept) {
 // One that waits for another to compute what both begin with finds it.
 TEST(SchedulerWindowTest, WhoWaitsForACommonBeginningFindsIt) {
   SchedulerOptions o = Windowed(40);
-  o.num_blocks = 256;
+  o.memory[kPageGroup] = 256;
   o.chunk = 8;
-  o.window_blocks = 20;
+  o.memory[kWindowGroup] = 20;
   std::vector<TokenId> first = Tokens(100), second = Tokens(100);
   for (const TokenId t : Tokens(60, 1000)) first.push_back(t);
   for (const TokenId t : Tokens(60, 2000)) second.push_back(t);
@@ -208,22 +208,22 @@ TEST(SchedulerWindowTest, ASmallerCacheHasFewerWindowedBlocks) {
   Step(r);
   EXPECT_TRUE(r.scheduler.Shrink(32).empty());
   r.Check();
-  EXPECT_EQ(r.scheduler.stats().window_blocks, 8u);
+  EXPECT_EQ(r.scheduler.stats().memory[kWindowGroup].units, 8u);
   EXPECT_TRUE(r.scheduler.Shrink(15).empty());
-  EXPECT_EQ(r.scheduler.stats().window_blocks, 4u) << "one sequence can still go on";
+  EXPECT_EQ(r.scheduler.stats().memory[kWindowGroup].units, 4u) << "one sequence can still go on";
   for (int i = 0; i < 10; ++i) Step(r);
   EXPECT_EQ(r.scheduler.State(SeqId{1}), SeqState::kDecode);
-  EXPECT_EQ((MemoryCounts{.num_blocks = 15, .window_blocks = 4, .least_window_blocks = 4}).Shrunk(2).window_blocks, 2u);
+  EXPECT_EQ((MemoryCounts{.units = {15, 0, 4}, .least = {0, 0, 4}}).Shrunk(2)[kWindowGroup], 2u);
 }
 
 // A cache that was cut grows: both groups do, what is computed stays, and units keep their numbers in lists of moves.
 TEST(SchedulerWindowTest, ALargerCacheHasMoreWindowedBlocks) {
   SchedulerOptions o = Windowed(16);
   o.max_in_flight = 4;
-  o.num_slots = 6;
+  o.memory[kSlotGroup] = 6;
   Rig r(o);
   EXPECT_TRUE(r.scheduler.Shrink(15).empty());
-  ASSERT_EQ(r.scheduler.stats().window_blocks, 4u);
+  ASSERT_EQ(r.scheduler.stats().memory[kWindowGroup].units, 4u);
   r.Add(1, Tokens(40), 60);
   r.Add(2, Tokens(40, 100), 60);
   for (int i = 0; i < 3; ++i) r.Next();
@@ -232,7 +232,7 @@ TEST(SchedulerWindowTest, ALargerCacheHasMoreWindowedBlocks) {
   const std::vector<BlockId> live = r.scheduler.LiveBlocks();
   r.scheduler.Grow(64);
   r.Check();
-  EXPECT_EQ(r.scheduler.stats().window_blocks, 16u);
+  EXPECT_EQ(r.scheduler.stats().memory[kWindowGroup].units, 16u);
   EXPECT_EQ(r.scheduler.LiveBlocks(), live);
   for (int i = 0; i < 30; ++i) {
     r.Next();
@@ -258,7 +258,7 @@ TEST(SchedulerWindowTest, AGrownCacheIsForThoseThatRunAlready) {
   }
   // Four blocks more, of which it may have three. The others need one each, and come in with the next step.
   r.scheduler.Grow(32);
-  ASSERT_EQ(r.scheduler.stats().window_blocks, 8u);
+  ASSERT_EQ(r.scheduler.stats().memory[kWindowGroup].units, 8u);
   for (uint64_t id = 2; id < 5; ++id) r.Add(id, Tokens(2, static_cast<int>(100 * id)), 4);
   while (!r.Next().empty()) {
   }
@@ -274,7 +274,7 @@ TEST(SchedulerWindowTest, AGrownCacheIsForThoseThatRunAlready) {
 // Slots, then windowed blocks stand behind the pages in what a move copies.
 TEST(SchedulerWindowTest, LiveBlocksOfAllGroups) {
   SchedulerOptions o = Windowed(8);
-  o.num_slots = 3;
+  o.memory[kSlotGroup] = 3;
   Rig r(o);
   r.Add(1, Tokens(6), 60);
   r.Next();

@@ -32,7 +32,7 @@ class SimulatedRing {
  public:
   SimulatedRing(const RingShape& shape, uint32_t fixed_steps) : shape_(shape), free_(shape.stages, 0) {
     SchedulerOptions o;
-    o.num_blocks = 4096;
+    o.memory[kPageGroup] = 4096;
     o.block_size = 16;
     o.max_sequences = 64;
     o.max_in_flight = 4;

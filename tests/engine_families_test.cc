@@ -187,7 +187,7 @@ TEST(SharedKvTest, BoundariesKeepSharedLayersTogether) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->spec().layers[6].attention()->kv_layer, 4);
   EXPECT_EQ((*model)->spec().layers[7].attention()->kv_layer, 5);
-  const ModelSizes sizes = *SizesOf(**model, {.num_blocks = 4, .window_blocks = 4}, 16, KvType::kF16);
+  const ModelSizes sizes = *SizesOf(**model, {.units = {4, 0, 4}}, 16, KvType::kF16);
   std::vector<PlanMember> members;
   for (const char* name : {"a", "b", "c", "d", "e", "f"}) members.push_back({.name = name});
   // Five ranges are the most: four single layers, and the last four together.

@@ -89,7 +89,7 @@ TEST_F(EngineFaults, AnEmptyAnswerHasTheRowSentAgain) {
 }
 
 TEST_F(EngineFaults, ThePreemptedDropsItsQuestionAndItsLateAnswerIsNotTaken) {
-  options_.scheduler.num_blocks = 4;
+  options_.scheduler.memory[kPageGroup] = 4;
   options_.scheduler.prefix_cache = false;
   const std::vector<Request> requests{Greedy(12, 4), Hot(4, 2, 4)};
   const auto expected = Undisturbed(requests);
@@ -142,7 +142,7 @@ TEST_F(EngineFaults, ASmallerCacheStaysSmallWhenThePlanIsLost) {
     }
     stage_.Answer(r);
   }
-  EXPECT_EQ(engine_->stats().scheduler.num_blocks, 4u);
+  EXPECT_EQ(engine_->stats().scheduler.memory[kPageGroup].units, 4u);
 }
 
 TEST_F(EngineFaults, ThreeBrokenRingsInARowFailTheRequestAndNoOther) {

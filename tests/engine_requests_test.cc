@@ -75,7 +75,7 @@ TEST_F(EngineRequests, ALeakedBlockComesBackWhenTheEngineIsIdle) {
   Pass();
   EXPECT_EQ(engine_->stats().integrity_faults, 1u);
   EXPECT_EQ(engine_->stats().scheduler.leaked_blocks, 3u);
-  EXPECT_EQ(engine_->stats().scheduler.blocks_available, options_.scheduler.num_blocks);
+  EXPECT_EQ(engine_->stats().scheduler.memory[kPageGroup].available, options_.scheduler.memory[kPageGroup]);
   // Not after each request, but again when time has passed.
   run();
   Pass();

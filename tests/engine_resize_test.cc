@@ -123,7 +123,7 @@ TEST_P(ResizeTest, TheCacheGetsAnotherSizeAndNoTextChanges) {
       EXPECT_EQ(outcomes[static_cast<size_t>(i)].tokens, expected[static_cast<size_t>(i)]) << tokens << " " << i;
     }
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok());  // a pass of the engine's loop, after which the stats are new
-    EXPECT_EQ(ring->engine().stats().scheduler.num_blocks, tokens / 4);
+    EXPECT_EQ(ring->engine().stats().scheduler.memory[kPageGroup].units, tokens / 4);
   }
 }
 

@@ -140,7 +140,7 @@ TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
   }
   const SchedulerStats stats = ring->engine().stats().scheduler;
-  EXPECT_EQ(stats.blocks_available, stats.num_blocks);
+  EXPECT_EQ(stats.memory[kPageGroup].available, stats.memory[kPageGroup].units);
 }
 
 TEST_F(EngineTest, PromptLogitsComeOnceEachAlsoAfterAPreemption) {

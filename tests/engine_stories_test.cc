@@ -171,7 +171,7 @@ TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
       EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
       const SchedulerStats stats = ring->engine().stats().scheduler;
       if (o.kv_tokens != 0) EXPECT_GT(stats.preemptions, 0u);
-      EXPECT_EQ(stats.blocks_available, stats.num_blocks);
+      EXPECT_EQ(stats.memory[kPageGroup].available, stats.memory[kPageGroup].units);
     }
   }
 }

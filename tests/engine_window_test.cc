@@ -80,9 +80,9 @@ TEST_P(WindowTest, ChunksCompanionsPreemptionAndResizes) {
     while (ring->engine().stats().scheduler.in_flight > 0) std::this_thread::yield();
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
     const SchedulerStats stats = ring->engine().stats().scheduler;
-    EXPECT_LE(stats.window_blocks, stats.num_blocks);
-    if (chunk < 64) EXPECT_LT(stats.window_blocks, stats.num_blocks);
-    EXPECT_EQ(stats.window_blocks_available, stats.window_blocks);
+    EXPECT_LE(stats.memory[kWindowGroup].units, stats.memory[kPageGroup].units);
+    if (chunk < 64) EXPECT_LT(stats.memory[kWindowGroup].units, stats.memory[kPageGroup].units);
+    EXPECT_EQ(stats.memory[kWindowGroup].available, stats.memory[kWindowGroup].units);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/trace.h"
 #include "coordinator/http/api_error.h"
+#include "coordinator/http/cluster_json.h"
 #include "coordinator/http/page_assets.h"
 #include "coordinator/http/routes.h"
 #include "coordinator/http/sampling_fields.h"
@@ -197,6 +198,32 @@ void AddDescribed(const std::string& path, const json::value& schema, std::set<s
     out->insert(path + std::string(name));
     AddDescribed(path + std::string(name) + ".", field, out);
   }
+}
+
+TEST_F(HttpDescriptionTest, TheStatusHasTheFieldsThatAreDescribed) {
+  std::set<std::string> there, described;
+  v1::StatusReply status;
+  status.mutable_epoch()->set_number(1);
+  status.add_members()->mutable_layers()->set_end(1);
+  status.mutable_proposal()->set_gain(2);
+  status.add_memory()->set_units(1);
+  status.add_history()->set_number(1);
+  status.add_events()->set_number(1);
+  json::object shown = StatusJson({}, {}, {});  // the model's facts
+  for (const auto& [name, value] : gyre::StatusJson(status)) {
+    if (name != "model") shown[name] = value;
+  }
+  shown["members"] = json::array();  // the next test has them
+  AddNames("", shown, &there);
+  AddDescribed("", description_.at("components").at("schemas").at("Cluster"), &described);
+  EXPECT_EQ(described, there);
+  v1::ChangeReply change;
+  change.add_moves()->set_to("a");
+  change.add_members()->set_name("a");
+  there.clear(), described.clear();
+  AddNames("", gyre::ChangeJson(change), &there);
+  AddDescribed("", description_.at("components").at("schemas").at("ClusterChange"), &described);
+  EXPECT_EQ(described, there);
 }
 
 TEST_F(HttpDescriptionTest, AMembersStateHasTheFieldsThatAreDescribed) {

@@ -37,9 +37,9 @@ MetricsInput MadeUp() {
   MetricsInput in{.version = "9.9", .model = "demo"};
   EngineStats& e = in.engine;
   e.scheduler = {.waiting = 1, .prefill = 2, .decode = 3, .held = 1, .in_flight = 2};
-  e.scheduler.num_blocks = 100;
-  e.scheduler.blocks_available = 60;
-  e.scheduler.blocks_cached = 20;
+  e.scheduler.memory[kPageGroup].units = 100;
+  e.scheduler.memory[kPageGroup].available = 60;
+  e.scheduler.memory[kPageGroup].kept = 20;
   e.scheduler.preemptions = 4;
   e.scheduler.cached_positions = 50;
   e.scheduler.computed_rows = 350;

@@ -267,13 +267,14 @@ TEST_F(OpenAiTest, AClientThatLeavesGetsItsRequestCancelled) {
   const auto stats = [] { return runtime_->engine().stats(); };
   const auto all_back = [&](uint64_t cancelled) {
     EngineStats now = stats();
-    for (int i = 0; i < 10'000 && now.scheduler.blocks_available < now.scheduler.num_blocks; ++i) {
+    for (int i = 0; i < 10'000 && now.scheduler.memory[kPageGroup].available < now.scheduler.memory[kPageGroup].units;
+         ++i) {
       usleep(1000);
       now = stats();
     }
     EXPECT_EQ(now.cancelled, cancelled);
     EXPECT_EQ(now.scheduler.decode, 0u);
-    EXPECT_EQ(now.scheduler.blocks_available, now.scheduler.num_blocks);
+    EXPECT_EQ(now.scheduler.memory[kPageGroup].available, now.scheduler.memory[kPageGroup].units);
   };
   all_back(before + 2);
   // Another thread leaves while the whole answer is generated.

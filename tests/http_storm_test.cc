@@ -109,7 +109,8 @@ class HttpStormTest : public ::testing::Test {
     const SchedulerStats& s = engine.scheduler;
     return http.active == 0 && http.connections == 0 && ring_->service().streams().streams() == 0 &&
            engine.sequences.empty() && s.waiting + s.prefill + s.decode + s.held + s.in_flight == 0 &&
-           s.blocks_available == s.num_blocks && engine.requests == engine.finished + engine.failed + engine.cancelled;
+           s.memory[kPageGroup].available == s.memory[kPageGroup].units &&
+           engine.requests == engine.finished + engine.failed + engine.cancelled;
   }
 
   std::unique_ptr<Runtime> ring_;
@@ -150,7 +151,7 @@ TEST_F(HttpStormTest, ClientsThatGoAwayAtAnyMomentLeaveNothing) {
   EXPECT_EQ(read, kRequests / 10);
   EXPECT_TRUE(Soon([&] { return NothingIsLeft(); }));
   const EngineStats stats = ring_->engine().stats();
-  EXPECT_EQ(stats.scheduler.blocks_available, stats.scheduler.num_blocks);
+  EXPECT_EQ(stats.scheduler.memory[kPageGroup].available, stats.scheduler.memory[kPageGroup].units);
   EXPECT_EQ(stats.scheduler.leaked_blocks, 0u);
   EXPECT_EQ(stats.integrity_faults, 0u);
   EXPECT_EQ(stats.failed, 0u);

@@ -70,13 +70,13 @@ TEST(HybridTest, SizesOfWhatIsKept) {
     return (*OpenModelFromBytes(bytes))->spec();
   };
   const ModelSpec delta = spec("qwen35"), mamba = spec("nemotron_h"), conv = spec("lfm2"), latent = spec("deepseek2");
-  EXPECT_EQ(delta.StateBytes(), 4u * 4 * (3 * (2 * 2 * 8 + 4 * 8) + 4 * 8 * 8));
-  EXPECT_EQ(mamba.StateBytes(), 4u * 3 * (3 * (64 + 2 * 2 * 8) + 64 * 8));
-  EXPECT_EQ(conv.StateBytes(), 4u * 4 * 2 * 32);
-  EXPECT_EQ(latent.StateBytes(), 0u);
-  EXPECT_EQ(delta.KvBytesPerToken(KvType::kF16), 2u * 2 * 2 * 2 * 8);
-  EXPECT_EQ(mamba.KvBytesPerToken(KvType::kF16), 2u * 2 * 2 * 8);
-  EXPECT_EQ(latent.KvBytesPerToken(KvType::kF16), 2u * 6 * (16 + 4));
+  EXPECT_EQ(delta.UnitBytes(KvType::kF16, 1)[kSlotGroup], 4u * 4 * (3 * (2 * 2 * 8 + 4 * 8) + 4 * 8 * 8));
+  EXPECT_EQ(mamba.UnitBytes(KvType::kF16, 1)[kSlotGroup], 4u * 3 * (3 * (64 + 2 * 2 * 8) + 64 * 8));
+  EXPECT_EQ(conv.UnitBytes(KvType::kF16, 1)[kSlotGroup], 4u * 4 * 2 * 32);
+  EXPECT_EQ(latent.UnitBytes(KvType::kF16, 1)[kSlotGroup], 0u);
+  EXPECT_EQ(delta.UnitBytes(KvType::kF16, 1)[kPageGroup], 2u * 2 * 2 * 2 * 8);
+  EXPECT_EQ(mamba.UnitBytes(KvType::kF16, 1)[kPageGroup], 2u * 2 * 2 * 8);
+  EXPECT_EQ(latent.UnitBytes(KvType::kF16, 1)[kPageGroup], 2u * 6 * (16 + 4));
 }
 
 // Files in older tensors give the same layers.

@@ -43,6 +43,7 @@ class Filler {
                                                           {"gyre.v1.Heartbeat.transport", 5},
                                                           {"gyre.v1.Prepare.kv_type", 2},
                                                           {"gyre.v1.Fault.code", 7}};
+    if (field->full_name() == "gyre.v1.MemoryUnits.kind") return kinds_++ % kKvGroups;  // each once, rising
     const auto it = fixed.find(field->full_name());
     return it != fixed.end() ? it->second : ++last_;
   }
@@ -74,7 +75,7 @@ class Filler {
     }
   }
 
-  uint32_t last_ = 0;
+  uint32_t last_ = 0, kinds_ = 0;
 };
 
 void ExpectEqual(const Proto& in, const Proto& out) {
@@ -170,7 +171,7 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
     return Refused<v1::WorkerEvent>("hello", [&](v1::WorkerEvent* e) { spoil(e->mutable_hello()); });
   };
   EXPECT_EQ(refused([](auto*) {}), "taken in");
-  EXPECT_THAT(refused([](auto* h) { h->set_protocol(1); }), HasSubstr("control protocol 1, expected 4"));
+  EXPECT_THAT(refused([](auto* h) { h->set_protocol(4); }), HasSubstr("control protocol 4, expected 5"));
   EXPECT_THAT(refused([](auto* h) { h->set_name(""); }), HasSubstr("1 to 64 characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("not 65"));
   EXPECT_THAT(refused([](auto* h) { h->set_name("a\xFF"); }), HasSubstr("letters"));
@@ -212,6 +213,9 @@ TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
   EXPECT_THAT(prepare([](auto* p) { p->set_stage(-2); }), HasSubstr("stage -2"));
   EXPECT_THAT(prepare([](auto* p) { p->set_block_size(-1); }), HasSubstr("-1 positions"));
   EXPECT_THAT(prepare([](auto* p) { p->set_kv_type(9); }), HasSubstr("KV type 9 is unknown"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_memory(0)->set_kind(kKvGroups); }), HasSubstr("is unknown"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_memory(1)->set_kind(0); }), HasSubstr("or comes twice"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_memory(1)->set_units(0); }), HasSubstr("kind 1 has 0 units"));
   EXPECT_THAT(prepare([](auto* p) { p->mutable_sources(2)->set_worker("a b"); }), HasSubstr("letters"));
   EXPECT_THAT(prepare([](auto* p) {
                 for (int i = 0; i < 5000; ++i) p->add_sources();
@@ -232,7 +236,7 @@ TEST(ControlCodecTest, AbsurdInfosAreRefused) {
     return Message(Decode(info).status());
   };
   EXPECT_EQ(refused([](auto*) {}), "");
-  EXPECT_THAT(refused([](auto* i) { i->set_protocol(2); }), HasSubstr("speaks control protocol 2, this worker 4"));
+  EXPECT_THAT(refused([](auto* i) { i->set_protocol(4); }), HasSubstr("speaks control protocol 4, this worker 5"));
   EXPECT_THAT(refused([](auto* i) { i->set_model_path(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
   EXPECT_THAT(refused([](auto* i) { i->set_layers(-1); }), HasSubstr("-1 layers"));
   EXPECT_THAT(refused([](auto* i) { i->set_context(-1); }), HasSubstr("context of -1"));

@@ -1,4 +1,4 @@
-// A member's state as JSON and back: no field is lost, whatever it is, and an unauthenticated peer's JSON breaks
+// The status and changes as JSON and back: no field is lost, whatever it is, and an unauthenticated peer's JSON breaks
 // nothing.
 #include "proto/status_json.h"
 
@@ -44,16 +44,34 @@ void Fill(Message* message, int* next) {
   }
 }
 
-TEST(StatusJsonTest, NoFieldIsLost) {
-  v1::MemberStatus member;
-  int next = 0;
-  Fill(&member, &next);
-  const std::string text = json::serialize(MemberJson(member, "b"));
-  const v1::MemberStatus back = ReadMember(json::parse(text));
+void ExpectSame(const Message& sent, const Message& read, const std::string& text) {
   std::string difference;
   MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&difference);
-  EXPECT_TRUE(differencer.Compare(member, back)) << difference << text;
+  EXPECT_TRUE(differencer.Compare(sent, read)) << difference << text;
+}
+
+TEST(StatusJsonTest, NoFieldIsLost) {
+  int next = 0;
+  v1::MemberStatus member;
+  Fill(&member, &next);
+  const std::string text = json::serialize(MemberJson(member, "b"));
+  ExpectSame(member, ReadMember(json::parse(text)), text);
+
+  v1::StatusReply status;
+  Fill(&status, &next);
+  const std::string whole = json::serialize(StatusJson(status));
+  status.clear_sequences();  // what JSON leaves out
+  status.mutable_epoch()->clear_term();
+  status.set_ranges(status.named_ranges());
+  ExpectSame(status, ReadStatus(json::parse(whole)), whole);
+
+  v1::ChangeReply change;
+  Fill(&change, &next);
+  const std::string changed = json::serialize(ChangeJson(change));
+  change.mutable_epoch()->clear_term();
+  change.set_ranges(change.named_ranges());
+  ExpectSame(change, ReadChange(json::parse(changed)), changed);
 }
 
 TEST(StatusJsonTest, WhatIsAbsentStaysAbsent) {
@@ -69,6 +87,28 @@ TEST(StatusJsonTest, WhatIsAbsentStaysAbsent) {
   EXPECT_TRUE(replicas.at("sent").at("transport").is_null());
   EXPECT_TRUE(replicas.at("sent").at("latency_ms").is_null());
   EXPECT_TRUE(MessageDifferencer::Equals(member, ReadMember(replicas)));
+
+  v1::StatusReply status;
+  status.add_members()->set_name("a");
+  status.add_events()->set_text("it began");
+  const json::object nothing = StatusJson(status);
+  for (const char* name : {"plan", "proposal", "first_hop"}) EXPECT_TRUE(nothing.at(name).is_null()) << name;
+  EXPECT_TRUE(nothing.at("members").at(0).at("sent").is_null());
+  for (const char* name : {"member", "plan", "took_ms"})
+    EXPECT_TRUE(nothing.at("events").at(0).at(name).is_null()) << name;
+  EXPECT_TRUE(ChangeJson({}).at("plan").is_null());
+}
+
+TEST(StatusJsonTest, EachMemberSendsToTheNextOfTheRing) {
+  v1::StatusReply status;
+  status.mutable_epoch()->set_number(1);
+  for (const char* name : {"a", "b", "idle"}) status.add_members()->set_name(name);
+  for (int i = 0; i < 2; ++i) status.mutable_members(i)->mutable_layers()->set_end(i + 1);
+  const json::object out = StatusJson(status);
+  EXPECT_EQ(out.at("first_hop").at("to"), "a");
+  EXPECT_EQ(out.at("members").at(0).at("sent").at("to"), "b");
+  EXPECT_EQ(out.at("members").at(1).at("sent").at("to"), "coordinator");
+  EXPECT_TRUE(out.at("members").at(2).at("sent").is_null());
 }
 
 TEST(StatusJsonTest, StatesHaveTheirNamesAndReasons) {

@@ -242,12 +242,12 @@ TEST_F(ProcessesTest, TheCacheIsCutToTheFirstWorkersMemory) {
   ASSERT_TRUE(ring.Serves(1));
   Clients clients(ring.address(), 96, 150);
   clients.WaitUntilTokens(100);
-  const uint64_t before = FetchStatus(ring.address())->blocks();
+  const uint64_t before = FetchStatus(ring.address())->memory(0).units();
   ring.AddWorker("small", {"--memory", "500k"});
   uint64_t after = before;
   for (int i = 0; i < 2000 && after == before; ++i) {
     std::this_thread::sleep_for(milliseconds(5));
-    after = FetchStatus(ring.address())->blocks();
+    after = FetchStatus(ring.address())->memory(0).units();
   }
   EXPECT_LT(after, before) << ring.serve().output();
   EXPECT_THAT(ring.serve().output(), HasSubstr("the KV cache is cut"));

@@ -149,12 +149,12 @@ TEST_F(RebalanceTest, TheCacheGrowsWithMemoryWhileTextsAreWritten) {
   WaitFor(ring, [](const auto& s) { return s.members_size() == 1; });  // it gets the first layers
   ring.AddWorker("w2", memory);
   ASSERT_TRUE(ring.Serves(2));
-  const uint64_t few = FetchStatus(ring.at())->blocks();
+  const uint64_t few = FetchStatus(ring.at())->memory(0).units();
   Clients clients(ring.address(), kVocab, 150);
   clients.WaitForTokens(200);
   ring.AddWorker("w3", memory);
   ASSERT_TRUE(ring.AsksFor("w1=0-3,w3=4-7,w2=8-11"));
-  const v1::StatusReply three = WaitFor(ring, [&](const auto& s) { return s.blocks() > few; });
+  const v1::StatusReply three = WaitFor(ring, [&](const auto& s) { return s.memory(0).units() > few; });
   EXPECT_THAT(ring.serve().output(), HasSubstr("the KV cache grows"));
   clients.WaitForTokens(200);
   const auto drained = AskDrain(ring.at(), "w3");
@@ -162,8 +162,8 @@ TEST_F(RebalanceTest, TheCacheGrowsWithMemoryWhileTextsAreWritten) {
   clients.WaitForTokens(200);
   const auto two = FetchStatus(ring.at());
   ASSERT_TRUE(two.ok()) << two.status();
-  EXPECT_GE(two->blocks(), few);
-  EXPECT_LE(two->blocks(), three.blocks());
+  EXPECT_GE(two->memory(0).units(), few);
+  EXPECT_LE(two->memory(0).units(), three.memory(0).units());
   const auto texts = clients.Stop();
   for (const auto& text : texts) {
     EXPECT_TRUE(text.status.ok()) << text.status;

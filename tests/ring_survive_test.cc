@@ -261,7 +261,7 @@ TEST(RingSurviveTest, AnIdleWorkerTakesTheLayersOfTheOneThatIsDrained) {
   const auto status = FetchStatus(ring.address());
   EXPECT_EQ(status->failed(), 0u);
   EXPECT_EQ(status->lost(), 0u) << ring.serve().output();
-  EXPECT_EQ(status->blocks(), 100u);
+  EXPECT_EQ(status->memory(0).units(), 100u);
   std::string kinds;
   for (const auto& e : status->events()) kinds += e.kind() + " ";
   EXPECT_THAT(kinds, HasSubstr("drained plan left joined plan left")) << kinds;

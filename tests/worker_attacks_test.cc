@@ -151,8 +151,7 @@ TEST_F(PerLayerEmbeddings, IdsBesideHiddenRowsAreChecked) {
   control().Prepare({.plan = plan,
                      .stage = 1,
                      .block_size = 4,
-                     .num_blocks = 8,
-                     .window_blocks = 8,
+                     .memory = {.units = {8, 0, 8}},
                      .kv_type = KvType::kF32,
                      .sources = {}});
   for (const uint32_t hop : {1u, 2u}) {

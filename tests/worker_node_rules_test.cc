@@ -84,7 +84,7 @@ class OnePlanCoordinator : public v1::Cluster::Service {
     stage->mutable_layers()->set_begin(0);
     stage->mutable_layers()->set_end(5);
     p->set_block_size(4);
-    p->set_num_blocks(8);
+    p->add_memory()->set_units(8);
     stream->Write(command);
     while (!hang_up_) std::this_thread::sleep_for(milliseconds(5));
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");

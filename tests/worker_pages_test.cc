@@ -109,7 +109,7 @@ class PagePullerTest : public ::testing::Test {
     auto [here, there] = MakeInprocLinkPair({});
     source_ = std::move(there);
     puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
-                                           MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
+                                           MemoryCounts{.units = {layer_->pages->num_blocks()}});
   }
   Pages Some(std::vector<BlockId> ids, uint64_t stamp) const {
     Pages p{.layer = 3, .step = 20, .page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes()), .ids = ids};
@@ -186,7 +186,7 @@ TEST_F(PagePullerTest, TheLastRoundFindsAPageThatDiffers) {
   EXPECT_THAT(Message(Round({pages}, &blocks).status()), HasSubstr("page 2 was written in step 6 and copied as of 5"));
   pages.checked = {5};
   EXPECT_THAT(Message(Round({pages}, &blocks).status()), HasSubstr("1 stamps came for 2 pages"));
-  EXPECT_THAT(Message(Round({}, &beyond).status()), HasSubstr("block 8, there are 8"));
+  EXPECT_THAT(Message(Round({}, &beyond).status()), HasSubstr("unit 8, there are 8 of all kinds"));
 }
 
 // The time between two answers is bounded, the round's is not.
@@ -230,7 +230,7 @@ TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundThatStreams) {
 TEST_F(PagePullerTest, APlanThatIsGivenUpEndsARoundWhoseRequestIsHalfSent) {
   auto [here, there] = testing::TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}});
   auto puller = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
-                                             MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
+                                             MemoryCounts{.units = {layer_->pages->num_blocks()}});
   const std::vector<BlockId> many(1 << 20, BlockId{1});
   const auto began = Clock::now();
   const auto count = puller->Round({}, &many, kTimeout, [&] { return Clock::now() - began > milliseconds(500); });
@@ -288,7 +288,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
       if (from_stage().Recv(After(milliseconds(100))).ok()) SendStep(1, ++step, one);
     }
   });
-  PagePuller puller(BulkLink(), "w", testing::SharedQueue(), {layer}, MemoryCounts{.num_blocks = kBlocks});
+  PagePuller puller(BulkLink(), "w", testing::SharedQueue(), {layer}, MemoryCounts{.units = {kBlocks}});
   const uint64_t before = worker_->stats().steps;
   const auto count = puller.Round(E(1), nullptr, kTimeout, [] { return false; });
   const uint64_t steps = worker_->stats().steps - before;

@@ -159,7 +159,7 @@ TEST(ReplicatedPagesTest, OnlyFullOnesAreGivenToAReplica) {
 
 TEST(ReplicatedPagesTest, TheirSizeIsKnownWithoutAPool) {
   const auto layer = PagesOnly();
-  const CacheSize size{.num_blocks = 8, .block_size = 4, .type = KvType::kF32};
+  const PoolSizes size({.block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32});
   EXPECT_EQ(PagePool::PageBytesOf(layer->spec, 16, size), layer->pages->page_bytes());
 }
 
@@ -170,7 +170,7 @@ class RestoreTest : public ::testing::Test {
     auto [here, there] = MakeInprocLinkPair({});
     holder_ = std::move(there);
     puller_ = std::make_unique<PagePuller>(std::move(here), "w2", testing::SharedQueue(), std::vector{layer_},
-                                           MemoryCounts{.num_blocks = 8}, 3);
+                                           MemoryCounts{.units = {8}}, 3);
   }
   // Answers requests by the store until the link ends.
   void Answers(const ReplicaStore& store) {

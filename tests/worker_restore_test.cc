@@ -18,7 +18,7 @@ class WorkerRestore : public WorkerStates {
     return {.plan = PlanOf(number),
             .stage = 0,
             .block_size = 4,
-            .num_blocks = 8,
+            .memory = {.units = {8}},
             .kv_type = KvType::kF32,
             .sources = std::move(sources),
             .restores = lost};

@@ -124,8 +124,12 @@ TEST_F(WorkerStates, NeighborsMayLoadForLong) {
 
 TEST_F(WorkerStates, NonsenseIsRefused) {
   auto refused = [&](auto change) {
-    PrepareRequest r{
-        .plan = PlanOf(1), .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}};
+    PrepareRequest r{.plan = PlanOf(1),
+                     .stage = 0,
+                     .block_size = 4,
+                     .memory = {.units = {8}},
+                     .kv_type = KvType::kF32,
+                     .sources = {}};
     change(r);
     control().Prepare(r);
     return Next(1);
@@ -142,9 +146,9 @@ TEST_F(WorkerStates, NonsenseIsRefused) {
               HasSubstr("the model has 5"));
   EXPECT_THAT(refused([](auto& r) { r.plan.model_hash ^= 1; }), HasSubstr("another model"));
   EXPECT_THAT(refused([](auto& r) { r.stage = 3; }), HasSubstr("stage 3"));
-  EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0; }), HasSubstr("0 KV blocks"));
+  EXPECT_THAT(refused([](auto& r) { r.memory[kPageGroup] = 0; }), HasSubstr("0 KV blocks"));
   EXPECT_THAT(refused([](auto& r) {
-                r.num_blocks = 0xFFFFFFFF;
+                r.memory[kPageGroup] = 0xFFFFFFFF;
                 r.block_size = 1 << 30;
               }),
               HasSubstr("blocks"));
@@ -167,7 +171,7 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
               .wire = type,
               .stages = MakeStages({{"before", "elsewhere:1", {0, 2}}, {"w", "", {2, 5}}})};
     control().Prepare(
-        {.plan = plan, .stage = 1, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}});
+        {.plan = plan, .stage = 1, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32, .sources = {}});
     const Hello hello{.epoch = plan.epoch, .hop = 1, .model_hash = plan.model_hash, .wire = type};
     auto to = port_->Dial("", hello, After(seconds(5)));
     Hello last = hello;
@@ -349,7 +353,7 @@ TEST_F(WorkerStates, KeptWeightsThatThePlanDoesNotNeedGo) {
                  .model_hash = model_->content_hash(),
                  .num_layers = 5,
                  .stages = MakeStages({{"w", "", {0, 2}}, {"x", "", {2, 5}}})};
-  control().Prepare({.plan = two, .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32});
+  control().Prepare({.plan = two, .stage = 0, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32});
   WireEnds(2);
   ASSERT_EQ(Next(2), "ready");
   control().Abort(E(2));
@@ -404,7 +408,8 @@ TEST_F(WorkerStates, ASmallerCacheHasPagesOfItsOwn) {
        {std::tuple{8u, 4, KvType::kF32}, {6u, 4, KvType::kF32}, {8u, 2, KvType::kF32}, {8u, 4, KvType::kF16}}) {
     const bool same = blocks == 8 && size == 4 && type == KvType::kF32;
     const uint64_t number = ++last_number_ + 1;
-    control().Prepare({.plan = PlanOf(number), .stage = 0, .block_size = size, .num_blocks = blocks, .kv_type = type});
+    control().Prepare(
+        {.plan = PlanOf(number), .stage = 0, .block_size = size, .memory = {.units = {blocks}}, .kv_type = type});
     WireEnds(number);
     ASSERT_EQ(Next(number), "ready");
     EXPECT_EQ(PagePool::Live(), same ? layers : 2 * layers) << blocks << " " << size;

@@ -15,10 +15,7 @@ Backend::Ffn DenseWeights(const Layer& layer) {
 }  // namespace
 
 void RowPlaces::Clear() {
-  tables_.clear();
-  window_tables_.clear();
-  host_rows_.clear();
-  host_windowed_.clear();
+  for (Group& group : groups_) group.tables.clear(), group.host_rows.clear();
   host_numbers_.clear();
   end_ = 0;
   runs_.clear();
@@ -29,43 +26,49 @@ void RowPlaces::Clear() {
 
 void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, size_t sequence, const RowPlaces& all,
                     size_t before) {
-  const BlockId *table = all.tables_[sequence], *windowed = all.window_tables_[sequence];
   AddRows(s.row_class, count, &runs_);
   end_ = std::max(end_, s.first_position + first + count);
-  for (uint32_t i = first; i < first + count; ++i) {
-    host_rows_.push_back({.table = table, .position = s.first_position + i});
-    if (windowed != nullptr) host_windowed_.push_back({.table = windowed, .position = s.first_position + i});
-    host_numbers_.push_back(static_cast<uint32_t>(before + i));
+  for (int group = 0; group < kKvGroups; ++group) {
+    const auto g = static_cast<size_t>(group);
+    const BlockId* const table = KindOf(group).paged ? all.groups_[g].tables[sequence] : nullptr;
+    if (table == nullptr && group != kPageGroup) continue;
+    for (uint32_t i = first; i < first + count; ++i)
+      groups_[g].host_rows.push_back({.table = table, .position = s.first_position + i});
   }
+  for (uint32_t i = first; i < first + count; ++i) host_numbers_.push_back(static_cast<uint32_t>(before + i));
 }
 
 void RowPlaces::Upload(Backend& queue) {
-  rows_ = queue.Upload(std::span<const KvRow>(host_rows_));
-  windowed_ = queue.Upload(std::span<const KvRow>(host_windowed_));
+  for (Group& group : groups_) group.rows = queue.Upload(std::span<const KvRow>(group.host_rows));
   numbers_ = queue.Upload(std::span<const uint32_t>(host_numbers_));
+}
+
+const BlockId* RowPlaces::UploadTable(const SeqRows& s, int group, std::vector<BlockId>* unfolded, Backend& queue) {
+  const auto g = static_cast<size_t>(group);
+  if (group == kPageGroup) return queue.Upload(std::span<const BlockId>(s.blocks[g])).data();
+  if (!KindOf(group).paged || s.blocks.size() <= g || s.blocks[g].empty()) return nullptr;
+  const std::vector<BlockId>& entries = s.blocks[g];
+  if (!KindOf(group).moves_on) return queue.Upload(std::span<const BlockId>(entries)).data();
+  // On a stage without such layers nothing of the table was checked, and nothing reads it.
+  if (entries.size() < 2 || entries[0] > s.first_position) return nullptr;
+  // Kernels look a position's block up by its number.
+  unfolded->assign(entries[0], kNoBlock);
+  unfolded->insert(unfolded->end(), entries.begin() + 1, entries.end());
+  return queue.Upload(std::span<const BlockId>(*unfolded)).data();
 }
 
 void RowPlaces::Fill(const StepBatch& batch, Backend& queue) {
   Clear();
   size_t before = 0;  // rows of the sequences before this one
-  constexpr auto kSlots = static_cast<size_t>(kSlotGroup), kWindows = static_cast<size_t>(kWindowGroup);
-  if (tables_of_windows_.size() < batch.seqs.size()) tables_of_windows_.resize(batch.seqs.size());
-  auto table_of_window = tables_of_windows_.begin();
-  for (const SeqRows& s : batch.seqs) {
-    // Kernels look a position's block up by its number.
-    const BlockId* windowed = nullptr;
-    const bool has_window = s.blocks.size() > kWindows && s.blocks[kWindows].size() > 1;
-    // On a stage without such layers nothing of the table was checked, and nothing reads it.
-    if (has_window && s.blocks[kWindows][0] <= s.first_position) {
-      const std::vector<BlockId>& entries = s.blocks[kWindows];
-      table_of_window->assign(entries[0], kNoBlock);
-      table_of_window->insert(table_of_window->end(), entries.begin() + 1, entries.end());
-      windowed = queue.Upload(std::span<const BlockId>(*table_of_window)).data();
-      ++table_of_window;
+  constexpr auto kSlots = static_cast<size_t>(kSlotGroup);
+  for (Group& group : groups_) group.unfolded.resize(std::max(group.unfolded.size(), batch.seqs.size()));
+  for (size_t i = 0; i < batch.seqs.size(); ++i) {
+    const SeqRows& s = batch.seqs[i];
+    for (int group = 0; group < kKvGroups; ++group) {
+      Group& of = groups_[static_cast<size_t>(group)];
+      of.tables.push_back(UploadTable(s, group, &of.unfolded[i], queue));
     }
-    tables_.push_back(queue.Upload(std::span<const BlockId>(s.blocks[0])).data());
-    window_tables_.push_back(windowed);
-    Add(s, 0, s.row_count, tables_.size() - 1, *this, before);
+    Add(s, 0, s.row_count, i, *this, before);
     sequences_.push_back(
         {before, s.row_count, s.blocks.size() > kSlots && !s.blocks[kSlots].empty() ? s.blocks[kSlots][0] : kNoBlock});
     before += s.row_count;
@@ -101,7 +104,7 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope, Backend& queue)
                  half * sizeof(double));
   }
   if (!table->fresh) {
-    queue.RotaryTable(rows_, table->on_device.data(), half, rope.magnitude,
+    queue.RotaryTable(rows(), table->on_device.data(), half, rope.magnitude,
                       table->cos.EnsureCapacity(queue.device(), count() * half),
                       table->sin.EnsureCapacity(queue.device(), count() * half));
     table->fresh = true;
@@ -122,7 +125,7 @@ const float* RowPlaces::TemperaturesFor(const AttentionSpec& spec, Backend& queu
   }
   if (found->on_device.size() != count()) {
     found->factors.clear();
-    for (const KvRow& row : host_rows_) {
+    for (const KvRow& row : host_rows()) {
       const double lengths = std::floor(static_cast<double>(row.position) / spec.temperature_length);
       found->factors.push_back(static_cast<float>(1 + static_cast<double>(spec.temperature) * std::log(1 + lengths)));
     }

@@ -1,6 +1,7 @@
 // The forward pass: rows through a range of layers, driven by the spec.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -30,12 +31,12 @@ class RowPlaces {
   void Fill(const StepBatch& batch, Backend& queue);
   // Brings only the logit rows: those that a request asks an answer of.
   void FillLogitRows(const StepBatch& batch, const RowPlaces& all, Backend& queue);
-  size_t count() const { return host_rows_.size(); }
-  uint32_t end() const { return end_; }                  // above all positions
-  std::span<const KvRow> rows() const { return rows_; }  // on the device
+  size_t count() const { return host_rows().size(); }
+  uint32_t end() const { return end_; }                                     // above all positions
+  std::span<const KvRow> rows() const { return groups_[kPageGroup].rows; }  // on the device
   // The same rows with the tables of a layer's KV group.
   std::span<const KvRow> rows(const LayerSpec& layer) const {
-    return layer.kv_group == kWindowGroup ? windowed_ : rows_;
+    return KindOf(layer.kv_group).paged ? groups_[static_cast<size_t>(layer.kv_group)].rows : rows();
   }
   std::span<const uint32_t> numbers() const { return numbers_; }  // on the device: each row's index among the step's
   std::span<const ClassRun> runs() const { return runs_; }
@@ -68,18 +69,24 @@ class RowPlaces {
     std::vector<float> factors;
     std::span<const float> on_device;  // of this step, or empty
   };
+  // A KV group of pages.
+  struct Group {
+    std::vector<const BlockId*> tables;          // of each sequence, on the device; null: it has none
+    std::vector<std::vector<BlockId>> unfolded;  // of each sequence, from position 0 on, where blocks move on
+    std::vector<KvRow> host_rows;
+    std::span<const KvRow> rows;  // on the device
+  };
+  const std::vector<KvRow>& host_rows() const { return groups_[kPageGroup].host_rows; }
   void Clear();
+  // Brings a sequence's table to the device; null: it has none.
+  static const BlockId* UploadTable(const SeqRows& s, int group, std::vector<BlockId>* unfolded, Backend& queue);
   // Rows of the step's sequence with this number, whose tables are among those of `all`.
   void Add(const SeqRows& s, uint32_t first, uint32_t count, size_t sequence, const RowPlaces& all, size_t before);
   void Upload(Backend& queue);
 
   uint32_t end_ = 0;
-  // The table of each sequence, on the device; null: the sequence has no windowed blocks.
-  std::vector<const BlockId*> tables_, window_tables_;
-  std::vector<std::vector<BlockId>> tables_of_windows_;  // by sequence, from position 0 on
-  std::vector<KvRow> host_rows_, host_windowed_;
+  std::array<Group, kKvGroups> groups_;
   std::vector<uint32_t> host_numbers_;
-  std::span<const KvRow> rows_, windowed_;
   std::span<const uint32_t> numbers_;
   std::vector<ClassRun> runs_;
   std::vector<SequenceRows> sequences_;

@@ -39,17 +39,17 @@ KvView WidthsOf(const LayerSpec& spec) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim, const CacheSize& size,
+StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim, const PoolSizes& size,
                                                   Device& device) {
   if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0)
-    return MakeSlots(floats, size.num_slots, device);
+    return MakeSlots(floats, size.UnitsOf(spec), device);
   if (ModelSpec::KvElems(spec) == 0) return std::unique_ptr<PagePool>();
-  if (size.PagesOf(spec) == 0)
-    return InvalidArgument("a layer with a window of {} needs blocks, got none", spec.attention()->window);
-  return Make(spec, size.PagesOf(spec), size.block_size, size.type, device);
+  if (size.UnitsOf(spec) == 0)
+    return InvalidArgument("a layer of KV group {} needs {}s, got none", spec.kv_group, KindOf(spec.kv_group).unit);
+  return Make(spec, size.UnitsOf(spec), size.block_size, size.type, device);
 }
 
-size_t PagePool::PageBytesOf(const LayerSpec& spec, int dim, const CacheSize& size) {
+size_t PagePool::PageBytesOf(const LayerSpec& spec, int dim, const PoolSizes& size) {
   if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0) return kHeaderBytes + SlotBytes(floats);
   if (ModelSpec::KvElems(spec) == 0) return 0;
   KvView v = WidthsOf(spec);
@@ -105,9 +105,9 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
   return absl::OkStatus();
 }
 
-bool PagePool::Fits(const LayerSpec& spec, const CacheSize& size) const {
-  if (has_slots()) return num_blocks_ == size.num_slots;
-  return num_blocks_ == size.PagesOf(spec) && view_.block_size == size.block_size && view_.type == size.type;
+bool PagePool::Fits(const LayerSpec& spec, const PoolSizes& size) const {
+  if (num_blocks_ != size.UnitsOf(spec)) return false;
+  return has_slots() || (view_.block_size == size.block_size && view_.type == size.type);
 }
 
 void PagePool::StampFull(BlockId page, uint64_t step) {

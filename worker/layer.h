@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/memory_counts.h"
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "kernels/device.h"
@@ -19,13 +20,12 @@ namespace gyre {
 Status CheckKvType(KvType type, const LayerSpec& spec);
 
 // The size of the memory of sequences; the same on every stage.
-struct CacheSize {
-  uint32_t num_blocks = 0;
+struct PoolSizes {
+  MemoryCounts memory;
   int block_size = 16;
   KvType type = KvType::kF16;
-  uint32_t num_slots = 0;      // of recurrent state
-  uint32_t window_blocks = 0;  // of layers with a window
-  uint32_t PagesOf(const LayerSpec& spec) const { return spec.kv_group == kWindowGroup ? window_blocks : num_blocks; }
+  explicit PoolSizes(const PrepareRequest& r) : memory(r.memory), block_size(r.block_size), type(r.kv_type) {}
+  uint32_t UnitsOf(const LayerSpec& spec) const { return memory[spec.kv_group]; }
 };
 
 // The header of a slot's state: its sequence, and the next position (docs/memory.md).
@@ -43,9 +43,9 @@ class PagePool {
  public:
   // Null where the layer keeps nothing. kInvalidArgument: a type that can't hold its heads; kResourceExhausted with the
   // numbers.
-  static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const CacheSize& size, Device& device);
+  static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const PoolSizes& size, Device& device);
   // Bytes of such a pool's pages as they travel; 0 where the layer keeps nothing.
-  static size_t PageBytesOf(const LayerSpec& spec, int dim, const CacheSize& size);
+  static size_t PageBytesOf(const LayerSpec& spec, int dim, const PoolSizes& size);
   // Pages of keys and values. REQUIRES: ModelSpec::KvElems(spec) > 0.
   static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                   KvType type, Device& device);
@@ -63,7 +63,7 @@ class PagePool {
   // Whether the pages are slots; then there is no view of keys and values.
   bool has_slots() const { return floats_ > 0; }
   // Whether it is what For would make for the same layer.
-  bool Fits(const LayerSpec& spec, const CacheSize& size) const;
+  bool Fits(const LayerSpec& spec, const PoolSizes& size) const;
 
   // Slots: the header, and the state [floats].
   const SlotHeader& Header(BlockId slot) const { return headers_[slot]; }

@@ -74,14 +74,13 @@ Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
   for (BlockId b : *blocks) {
     const auto place = counts_.PlaceOf(b);
     if (!place) {
-      return InvalidArgument("block {}, there are {}, {} slots and {} windowed blocks", b, counts_.num_blocks,
-                             counts_.num_slots, counts_.window_blocks);
+      return InvalidArgument("unit {}, there are {} of all kinds", b, counts_.UnitOf({kKvGroups, 0}));
     }
     for (auto& [index, c] : layers_) {
       if (c.layer->spec.kv_group != place->group) continue;
       if (place->number >= c.written.size()) {
-        return InvalidArgument("{} {} of layer {}, there are {}", place->group == kSlotGroup ? "slot" : "block",
-                               place->number, index, c.written.size());
+        return InvalidArgument("{} {} of layer {}, there are {}", KindOf(place->group).unit, place->number, index,
+                               c.written.size());
       }
       c.live.push_back(place->number);
       c.units.push_back(b);

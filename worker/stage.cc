@@ -52,20 +52,21 @@ const PagePool* Stage::PoolOf(int group) const {
 Status Stage::CheckPages(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
   const size_t end = size_t{s.first_position} + s.row_count;
-  for (const int group : {kPageGroup, kWindowGroup}) {
-    const PagePool* pool = PoolOf(group);
+  for (int group = 0; group < kKvGroups; ++group) {
+    const PagePool* pool = KindOf(group).paged ? PoolOf(group) : nullptr;
     if (pool == nullptr) continue;
     std::span<const BlockId> table = s.blocks[static_cast<size_t>(group)];
     const auto block_size = static_cast<size_t>(pool->view().block_size);
     size_t first = 0;
-    if (group == kWindowGroup) {
-      if (table.empty()) return InvalidArgument("sequence {} has no windowed blocks", seq);
+    if (KindOf(group).moves_on) {
+      if (table.empty()) return InvalidArgument("sequence {} has no {}s", seq, KindOf(group).unit);
       first = table.front();
       table = table.subspan(1);
       const auto window = static_cast<size_t>(parts_.model->spec().window);
       const size_t read = s.first_position + 1 > window ? s.first_position + 1 - window : 0;
       if (first > read / block_size) {
-        return InvalidArgument("sequence {}: windowed blocks from number {} on, position {} is read", seq, first, read);
+        return InvalidArgument("sequence {}: {}s from number {} on, position {} is read", seq, KindOf(group).unit,
+                               first, read);
       }
     }
     const size_t needed = (end + block_size - 1) / block_size - first;
@@ -126,9 +127,9 @@ void Stage::StampPages(const StepBatch& batch, uint64_t step) {
     const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
     for (const SeqRows& s : batch.seqs) {
       const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];
-      // In front of a windowed table stands the number of its first block.
-      const uint32_t skipped = layer->spec.kv_group == kWindowGroup ? table[0] : 0;
-      const BlockId* pages = table.data() + (layer->spec.kv_group == kWindowGroup ? 1 : 0);
+      const bool moves_on = KindOf(layer->spec.kv_group).moves_on;
+      const uint32_t skipped = moves_on ? table[0] : 0;
+      const BlockId* pages = table.data() + (moves_on ? 1 : 0);
       const uint32_t end = (s.first_position + s.row_count + block - 1) / block;
       for (uint32_t b = s.first_position / block; b < end; ++b) {
         layer->pages->Stamp(pages[b - skipped], step);

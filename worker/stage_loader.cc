@@ -248,8 +248,8 @@ Status StageLoader::CheckRequest(const PrepareRequest& request) const {
   if (static_cast<size_t>(request.stage) >= request.plan.stages.size()) {
     return InvalidArgument("stage {} of a plan with {}", request.stage, request.plan.stages.size());
   }
-  if (request.block_size < 1 || request.num_blocks == 0) {
-    return InvalidArgument("{} KV blocks of {} positions", request.num_blocks, request.block_size);
+  if (request.block_size < 1 || request.memory[kPageGroup] == 0) {
+    return InvalidArgument("{} KV blocks of {} positions", request.memory[kPageGroup], request.block_size);
   }
   const LayerRange& range = request.plan.stages[static_cast<size_t>(request.stage)].layers;
   const ModelSpec& spec = options_.model->spec();
@@ -354,11 +354,7 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
   const Epoch epoch = request.plan.epoch;
   const LayerRange& range = request.plan.stages[static_cast<size_t>(request.stage)].layers;
   const Model& model = *options_.model;
-  const CacheSize size{.num_blocks = request.num_blocks,
-                       .block_size = request.block_size,
-                       .type = request.kv_type,
-                       .num_slots = request.num_slots,
-                       .window_blocks = request.window_blocks};
+  const PoolSizes size(request);
   int loaded = 0;
   std::vector<std::shared_ptr<Layer>> layers;
   for (int i = range.begin; i < range.end; ++i) {

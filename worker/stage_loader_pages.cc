@@ -36,10 +36,8 @@ StatusOr<std::unique_ptr<PagePuller>> StageLoader::PullerFor(const PrepareReques
     const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
     if (layer->pages != nullptr) layers.push_back(layer);
   }
-  const MemoryCounts counts{
-      .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
-  return std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers), counts,
-                                      source.replica);
+  return std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers),
+                                      request.memory, source.replica);
 }
 
 Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedStage& prepared) {
@@ -169,16 +167,14 @@ StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
 Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up,
                                 std::set<BlockId>* missing) {
   const PrepareRequest& request = *copying_.restore;
-  const MemoryCounts counts{
-      .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
-  std::vector<std::vector<std::shared_ptr<const Layer>>> layers(3);
+  std::vector<std::vector<std::shared_ptr<const Layer>>> layers(kKvGroups);
   for (const auto& layer : prepared.stage->parts().layers) {
     if (layer->pages != nullptr) layers[static_cast<size_t>(layer->spec.kv_group)].push_back(layer);
   }
   // On the thread that stamps, when it does so no more.
   auto found = std::make_shared<std::promise<std::vector<BlockId>>>();
   std::future<std::vector<BlockId>> future = found->get_future();
-  worker_.after_ring([found, counts, list, layers] {
+  worker_.after_ring([found, counts = request.memory, list, layers] {
     std::vector<BlockId> stale;
     for (size_t i = 0; i < list.units.size(); ++i) {
       const auto place = counts.PlaceOf(list.units[i]);
@@ -207,19 +203,13 @@ void StageLoader::PrepareReplica(const PrepareRequest& request) {
   }
   if (source == nullptr) return;
   const ModelSpec& spec = options_.model->spec();
-  const CacheSize size{.num_blocks = request.num_blocks,
-                       .block_size = request.block_size,
-                       .type = request.kv_type,
-                       .num_slots = request.num_slots,
-                       .window_blocks = request.window_blocks};
+  const PoolSizes size(request);
   ReplicaOrder order{.epoch = request.plan.epoch, .source = source->worker(), .layers = {}};
   for (int i = source->layers.begin; i < source->layers.end; ++i) {
     const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     const size_t bytes = PagePool::PageBytesOf(layer, spec.dim, size);
     if (bytes == 0) continue;
-    order.layers[static_cast<uint32_t>(i)] = {
-        .pages = layer.kv_group == kSlotGroup ? size.num_slots : size.PagesOf(layer),
-        .page_bytes = static_cast<uint32_t>(bytes)};
+    order.layers[static_cast<uint32_t>(i)] = {.pages = size.UnitsOf(layer), .page_bytes = static_cast<uint32_t>(bytes)};
   }
   if (order.layers.empty()) return;
   replica_->Await(std::move(order), [port = options_.port, address = source->members[0].address,

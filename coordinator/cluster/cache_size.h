@@ -18,12 +18,12 @@ namespace gyre {
 class CacheSize {
  public:
   // `sizes`: of the model, with the whole cache.
-  explicit CacheSize(const ModelSizes& sizes) : whole_(sizes), used_(sizes), least_(sizes.counts.num_blocks) {}
+  explicit CacheSize(const ModelSizes& sizes) : whole_(sizes), used_(sizes), least_(sizes.counts[kPageGroup]) {}
 
   const MemoryCounts& whole() const { return whole_.counts; }
   // The model's sizes with the cache as it is used now.
   const ModelSizes& sizes() const { return used_; }
-  uint32_t num_blocks() const { return used_.counts.num_blocks; }
+  uint32_t num_blocks() const { return used_.counts[kPageGroup]; }
   // The counts of the whole cache after it is cut to so many blocks.
   MemoryCounts CutTo(uint32_t num_blocks) const { return whole_.counts.Shrunk(num_blocks); }
 
@@ -54,7 +54,7 @@ class CacheSize {
   }
   // A plan serves with so many blocks. False: there were no more before.
   bool Shrink(uint32_t num_blocks) {
-    if (num_blocks >= used_.counts.num_blocks) return false;
+    if (num_blocks >= used_.counts[kPageGroup]) return false;
     used_.counts = CutTo(num_blocks);
     least_ = std::min(least_, num_blocks);
     return true;
@@ -62,7 +62,7 @@ class CacheSize {
   // The cache was cut for members that have fewer layers now, or are gone. Pages lie where they lie, as the pools have
   // room for all from the beginning. False: the members of the plan that serves hold no more.
   bool Grow(const Plan& plan, const std::vector<PlanMember>& members) {
-    if (num_blocks() == whole_.counts.num_blocks) return false;
+    if (num_blocks() == whole_.counts[kPageGroup]) return false;
     const uint32_t fit = FitBlocks(whole_, members, plan, true);
     if (fit <= num_blocks()) return false;
     used_.counts = CutTo(fit);

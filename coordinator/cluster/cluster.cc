@@ -343,11 +343,13 @@ void Cluster::Impl::Ask(Done done, const std::function<Event(uint64_t ask)>& eve
 
 AskMode Cluster::Impl::Mode(bool dry_run) const {
   if (engine_ == nullptr) return {.dry_run = dry_run};  // nothing was started
-  const SchedulerStats cache = engine_->stats().scheduler;
-  return {.dry_run = dry_run,
-          .live = {.num_blocks = cache.num_blocks - cache.blocks_available + cache.blocks_cached,
-                   .num_slots = cache.num_slots - cache.slots_available,
-                   .window_blocks = cache.window_blocks - cache.window_blocks_available + cache.window_blocks_cached}};
+  const SchedulerStats stats = engine_->stats().scheduler;
+  AskMode mode{.dry_run = dry_run};
+  for (int group = 0; group < kKvGroups; ++group) {
+    const UnitStats& of = stats.memory[static_cast<size_t>(group)];
+    mode.live[group] = of.units - of.available + of.kept;
+  }
+  return mode;
 }
 
 void Cluster::Impl::AskForTraces() {

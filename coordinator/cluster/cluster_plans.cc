@@ -156,15 +156,12 @@ void ClusterState::StartDrop(Member& m, Deadline now) {
   if (m.holdings.dropping()) return;
   if (ring_.plan() == nullptr) restore_.Drops(m.info.name);
   const Epoch epoch = plans_.TakeNext();
-  const MemoryCounts& counts = cache_.whole();
   m.holdings.BeginDrop(epoch, now + policy_.timeouts.commit);
   actions_.Do(PrepareMember{m.id,
                             {.plan = Chooser(now).EmptyPlan(epoch),
                              .stage = -1,
                              .block_size = policy_.block_size,
-                             .num_blocks = counts.num_blocks,
-                             .num_slots = counts.num_slots,
-                             .window_blocks = counts.window_blocks,
+                             .memory = cache_.whole(),
                              .kv_type = policy_.kv_type,
                              .sources = {}}});
 }

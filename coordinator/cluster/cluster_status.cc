@@ -116,6 +116,9 @@ ClusterStatus ClusterState::status(Deadline now) const {
   s.kv_type = policy_.kv_type;
   s.block_size = policy_.block_size;
   s.num_blocks = change_ != nullptr ? change_->num_blocks : cache_.num_blocks();
+  for (int group = 0; group < kKvGroups; ++group) {
+    s.unit_bytes[static_cast<size_t>(group)] = cache_.sizes().UnitBytes(group);
+  }
   for (const Member* m : roster_.ByOrder()) {
     const std::string& name = m->info.name;
     const LayersExplanation explanation = rebalancer_.Explanation(name);

@@ -13,11 +13,12 @@
 #include "base/kv_type.h"
 #include "base/measured.h"
 #include "base/member_load.h"
+#include "base/memory_counts.h"
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/wire_type.h"
+#include "coordinator/cluster/change_timeouts.h"
 #include "coordinator/cluster/load_window.h"
-#include "coordinator/cluster/plan_change.h"
 #include "coordinator/cluster/plan_moves.h"
 #include "coordinator/cluster/planner.h"
 #include "coordinator/cluster/rebalance_policy.h"
@@ -225,8 +226,9 @@ struct ClusterStatus {
   WireType wire = WireType::kF32;
   Transport transport = Transport::kAuto;  // the preference
   KvType kv_type = KvType::kF16;
-  int block_size = 16;      // positions of a KV block
-  uint32_t num_blocks = 0;  // of the plan that is being made; where there is none, of the one that runs
+  int block_size = 16;          // positions of a KV block
+  uint32_t num_blocks = 0;      // of the plan that is being made; where there is none, of the one that runs
+  KvBytesByGroup unit_bytes{};  // of a unit of each kind of memory, in all layers
   // Fields that the cluster's thread adds to the state machine's own.
   uint64_t revision = 0;             // rises with every change of plan, state or members; not with loads
   std::vector<PlanRecord> history;   // the last kPlanHistory, the newest last

@@ -6,13 +6,10 @@ namespace gyre {
 
 PrepareRequest PendingChange::RequestFor(const std::string& worker, const Plan* runs, const ClusterPolicy& policy,
                                          const CacheSize& cache) const {
-  const MemoryCounts counts = whole.value_or(cache.whole());
   PrepareRequest request{.plan = plan,
                          .stage = plan.StageOf(worker),
                          .block_size = policy.block_size,
-                         .num_blocks = counts.num_blocks,
-                         .num_slots = counts.num_slots,
-                         .window_blocks = counts.window_blocks,
+                         .memory = whole.value_or(cache.whole()),
                          .fresh = BeginsAnew(cache.num_blocks()),
                          .kv_type = policy.kv_type,
                          .sources = {}};

@@ -14,6 +14,7 @@
 #include "base/plan.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "coordinator/cluster/change_timeouts.h"
 
 namespace gyre {
 
@@ -27,19 +28,6 @@ enum class ChangeState : uint8_t {
   kFaulted,     // a participant was lost after the decision: the plan is lost with it
 };
 const char* ChangeStateName(ChangeState state);
-
-struct ChangeTimeouts {
-  Duration prepare = std::chrono::seconds(120);  // without a word from a participant
-  Duration drain = std::chrono::seconds(60);
-  Duration move = std::chrono::seconds(60);
-  // Where pages of a lost plan are restored: in place of `move`, which members end themselves much earlier; and, when
-  // all members of the new plan are ready, for those that only give pages.
-  Duration restore = std::chrono::seconds(15);
-  Duration restore_sources = std::chrono::seconds(1);
-  Duration commit = std::chrono::seconds(10);
-  // A link that fails makes its neighbors fail: so long the fault that began it is waited for.
-  Duration blame = std::chrono::milliseconds(500);
-};
 
 struct ChangeAction {
   enum Kind : uint8_t {

@@ -28,7 +28,7 @@ ChangeReport PlanChooser::Preview(const Plan& next, const MemoryCounts& counts, 
           .dry_run = mode.dry_run,
           .moves = MovesBetween(s_.cache.sizes(), s_.runs, members, next, mode.live),
           .members = SharesOf(sizes, s_.runs, members, next),
-          .kv_tokens = uint64_t{counts.num_blocks} * static_cast<uint64_t>(s_.policy.block_size)};
+          .kv_tokens = uint64_t{counts[kPageGroup]} * static_cast<uint64_t>(s_.policy.block_size)};
 }
 
 bool PlanChooser::OnlyLocal(const Plan& plan) const {
@@ -48,11 +48,12 @@ void PlanChooser::SetReplicas(Plan* plan) const {
 
 StatusOr<TrialPlan> PlanChooser::Try(const std::vector<Assignment>& assignments, const TrialRules& rules) const {
   const CacheSize& cache = s_.cache;
-  TrialPlan trial{.plan = EmptyPlan(s_.next),
-                  .num_blocks = rules.whole ? rules.whole->num_blocks : std::min(cache.num_blocks(), rules.num_blocks),
-                  .whole = rules.whole,
-                  .shortages = {},
-                  .held = {}};
+  TrialPlan trial{
+      .plan = EmptyPlan(s_.next),
+      .num_blocks = rules.whole ? (*rules.whole)[kPageGroup] : std::min(cache.num_blocks(), rules.num_blocks),
+      .whole = rules.whole,
+      .shortages = {},
+      .held = {}};
   Plan& plan = trial.plan;
   plan.stages = MakeStages(assignments);
   GYRE_RETURN_IF_ERROR(plan.Validate());

@@ -21,8 +21,8 @@ struct Need {
       for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, with);
       return sum;
     };
-    const uint64_t now = of(replicas, held.num_blocks > 0 ? held : counts), later = of(replicas_next, counts);
-    if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held) + now, of(next, counts) + later);
+    const uint64_t now = of(replicas, held[kPageGroup] > 0 ? held : counts), later = of(replicas_next, counts);
+    if (counts[kPageGroup] < held[kPageGroup]) return std::max(of(holds, held) + now, of(next, counts) + later);
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
     return sum + std::max(now, later);
@@ -65,7 +65,7 @@ uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& membe
     }
     return bytes <= m.memory;
   };
-  uint32_t fit = sizes.counts.num_blocks;
+  uint32_t fit = sizes.counts[kPageGroup];
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);

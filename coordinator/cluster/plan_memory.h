@@ -12,8 +12,8 @@
 
 namespace gyre {
 
-// The largest number of KV blocks, up to sizes.counts.num_blocks, that every member holds, with what belongs to them in
-// other groups (MemoryCounts::Shrunk), beside the weights that it holds already and gets in `next`, and, with
+// The largest number of KV blocks, up to sizes.counts[kPageGroup], that every member holds, with what belongs to them
+// in other groups (MemoryCounts::Shrunk), beside the weights that it holds already and gets in `next`, and, with
 // `reserve`, beside room for a quarter more layers, without which no resize would fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve);
 

@@ -75,10 +75,7 @@ StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int
     sizes.layers.push_back(bytes);
     GYRE_ASSIGN_OR_RETURN(const uint64_t products, ProductsOf(model, static_cast<int>(i)));
     sizes.products.push_back(products);
-    const int group = layers[i].kv_group;
-    const uint64_t page = KvBytes(kv_type, ModelSpec::KvElems(layers[i]) * static_cast<uint64_t>(block_size));
-    const uint64_t slot = ModelSpec::StateOf(layers[i], spec.dim).floats() * sizeof(float);
-    sizes.memory.push_back({group, group == kSlotGroup ? slot : page});
+    sizes.memory.push_back({layers[i].kv_group, spec.UnitBytes(layers[i], kv_type, static_cast<uint32_t>(block_size))});
   }
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));

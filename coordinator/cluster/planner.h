@@ -41,7 +41,13 @@ struct ModelSizes {
   uint64_t MemoryOf(int layer) const { return MemoryOf(layer, counts); }
   uint64_t MemoryOf(int layer, const MemoryCounts& of) const {
     const LayerMemory& m = memory[static_cast<size_t>(layer)];
-    return m.unit * of.Of(m.group);
+    return m.unit * of[m.group];
+  }
+  // Bytes of one unit of a kind, in all layers.
+  uint64_t UnitBytes(int group) const {
+    uint64_t sum = 0;
+    for (const LayerMemory& m : memory) sum += m.group == group ? m.unit : 0;
+    return sum;
   }
   uint64_t MemoryOf(LayerRange range) const {
     uint64_t sum = 0;

@@ -142,13 +142,13 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options) {
                            options.context);
   }
   const SchedulerOptions& o = options.scheduler;
-  if (o.window_blocks > 0 && (o.window == 0 || o.window_blocks < std::min(o.num_blocks, o.window / o.block_size + 2))) {
-    return InvalidArgument("a window of {} positions can't go on with {} blocks of {}", o.window, o.window_blocks,
-                           o.block_size);
+  const uint32_t windowed = o.memory[kWindowGroup];
+  if (o.memory[kPageGroup] == 0 || o.block_size == 0) {
+    return InvalidArgument("the engine needs KV blocks, got {} of {} positions", o.memory[kPageGroup], o.block_size);
   }
-  if (options.scheduler.num_blocks == 0 || options.scheduler.block_size == 0) {
-    return InvalidArgument("the engine needs KV blocks, got {} of {} positions", options.scheduler.num_blocks,
-                           options.scheduler.block_size);
+  if (windowed > 0 && (o.window == 0 || windowed < std::min(o.memory[kPageGroup], o.window / o.block_size + 2))) {
+    return InvalidArgument("a window of {} positions can't go on with {} blocks of {}", o.window, windowed,
+                           o.block_size);
   }
   if (options.step_timeout <= Duration::zero()) {
     return InvalidArgument("the engine needs a step timeout above 0, got {} ns", options.step_timeout.count());

@@ -170,7 +170,7 @@ class Engine::Impl {
   Status EndPrompt(Sequence& s);
 
   const EngineOptions options_;
-  std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};
+  std::atomic<uint32_t> num_blocks_{options_.scheduler.memory[kPageGroup]};
   std::atomic<uint64_t> accepted_{0};  // requests that have not ended
 
   // Owned by the loop's thread.

@@ -53,13 +53,8 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .row_class = item.row_class,
                  .first_position = item.first_position,
                  .row_count = item.count,
-                 .blocks = {item.blocks},
+                 .blocks = item.Entries(options_.scheduler.memory),
                  .requests = {}};
-    if (options_.scheduler.num_slots > 0) rows.blocks.push_back(item.slots.Entries());
-    if (options_.scheduler.window_blocks > 0) {
-      rows.blocks.resize(kWindowGroup);
-      rows.blocks.push_back(item.window.Entries());
-    }
     if (!s->cached) {
       s->cached = item.first_position;
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));

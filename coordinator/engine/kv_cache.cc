@@ -15,8 +15,13 @@ uint64_t MixSalts(uint64_t a, uint64_t b) {
 KvCache::KvCache(const KvCacheOptions& options)
     : options_(options),
       whole_(options.counts),
-      groups_{Group{UnitPool("block", whole_.num_blocks, [this](ChainId chain) { index_.Forget(chain); })},
-              Group{UnitPool("slot", whole_.num_slots)}, Group{UnitPool("windowed block", whole_.window_blocks)}} {}
+      groups_{Group{PoolOf(kPageGroup)}, Group{PoolOf(kSlotGroup)}, Group{PoolOf(kWindowGroup)}} {}
+
+UnitPool KvCache::PoolOf(int group) {
+  // The index describes contents of the paged group: what leaves this group, nobody finds any more.
+  if (group != kPageGroup) return UnitPool(KindOf(group).unit, whole_[group]);
+  return UnitPool(KindOf(group).unit, whole_[group], [this](ChainId chain) { index_.Forget(chain); });
+}
 
 void KvCache::SetRing(uint64_t salt, uint32_t rows_in_flight) {
   options_.rows_in_flight = rows_in_flight;
@@ -152,7 +157,12 @@ StepTables KvCache::Launch(uint32_t begin, uint32_t end, bool first, KvTables* t
     const auto blocks_end = t->window.begin() + (BlocksFor(end) - t->window_first);
     step.window = {.first = t->window_first, .blocks = {t->window.begin(), blocks_end}};
   }
-  for (uint32_t i = begin / options_.block_size; i < BlocksFor(end); ++i) {
+  const uint32_t written = begin / options_.block_size;
+  for (uint32_t i = 0; i < written; ++i) pages().CheckRead(t->blocks[i]);
+  for (uint32_t i = FirstRead(begin) / options_.block_size; has_window() && i < written; ++i) {
+    window().CheckRead(t->window[i - t->window_first]);
+  }
+  for (uint32_t i = written; i < BlocksFor(end); ++i) {
     pages().CheckWritten(t->blocks[i]);
     if (has_window() && i >= t->window_first) window().CheckWritten(t->window[i - t->window_first]);
   }
@@ -178,6 +188,7 @@ SlotTable KvCache::SlotsOf(uint32_t begin, uint32_t end, bool first, KvTables* t
   if (!has_state()) return table;
   table.slot = t->slot;
   if (first && t->begins_with != kNoBlock) {
+    slots().CheckRead(t->begins_with);
     table.begin = t->begins_with;
     table.begin_number = slots().number(t->begins_with);
   }
@@ -309,7 +320,7 @@ void KvCache::RaiseReserve(uint32_t size, KvTables* t) {
 void KvCache::Shrink(uint32_t num_blocks, bool whole) {
   if (whole) whole_ = whole_.Resized(num_blocks);
   const MemoryCounts counts = whole_.Shrunk(num_blocks);
-  for (int group = 0; group < kKvGroups; ++group) groups_[group].pool.Forget(counts.Of(group));
+  for (int group = 0; group < kKvGroups; ++group) groups_[group].pool.Forget(counts[group]);
   ++changes_;
 }
 
@@ -317,7 +328,7 @@ void KvCache::Grow(uint32_t num_blocks) {
   const MemoryCounts counts = whole_.Shrunk(num_blocks);
   for (Group& g : groups_) {
     const auto group = static_cast<int>(&g - groups_.data());
-    g.pool.Grow(std::max(g.pool.units(), counts.Of(group)));
+    g.pool.Grow(std::max(g.pool.units(), counts[group]));
   }
   ++changes_;
 }

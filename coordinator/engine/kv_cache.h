@@ -30,9 +30,6 @@ struct KvCacheOptions {
   uint32_t rows_in_flight = UINT32_MAX;  // of one sequence at most
 };
 
-// Units of each KV group.
-using KvUnits = std::array<uint32_t, kKvGroups>;
-
 // What a sequence holds in one incarnation.
 struct KvTables {
   uint64_t salt = 0;            // cache namespace of its contents: of the sequence, mixed with the ring's
@@ -57,13 +54,6 @@ struct KvTables {
   std::deque<Snapshot> snapshots;
 
   uint32_t WindowEnd() const { return window_first + static_cast<uint32_t>(window.size()); }  // in blocks
-};
-
-// What a step needs of a sequence's tables.
-struct StepTables {
-  std::vector<BlockId> blocks;
-  SlotTable slots;
-  WindowTable window;
 };
 
 // Not thread-safe: the scheduler owns it.
@@ -177,6 +167,7 @@ class KvCache {
   UnitPool& window() { return groups_[kWindowGroup].pool; }
   uint32_t& reserved() { return groups_[kWindowGroup].reserved; }
 
+  UnitPool PoolOf(int group);
   std::vector<BlockId> TakePrefix(const Admission& admission, uint64_t salt);
   size_t CommonPrefix(const std::vector<BlockId>& found) const;
   bool TakeSlot(KvTables* tables);

@@ -32,7 +32,7 @@ uint32_t RowsInFlight(const SchedulerOptions& o) {
 
 Scheduler::Rep::Rep(const SchedulerOptions& o)
     : options(Sane(o)),
-      cache({.counts = options.counts(),
+      cache({.counts = options.memory,
              .block_size = options.block_size,
              .prefix_cache = options.prefix_cache,
              .window = options.window,
@@ -402,15 +402,12 @@ SchedulerStats Scheduler::stats() const {
   }
   stats.in_flight = static_cast<uint32_t>(r.flights.size());
   stats.max_sequences = r.options.max_sequences;
-  stats.blocks_available = r.cache.pool(kPageGroup).available();
-  stats.blocks_cached = r.cache.pool(kPageGroup).kept();
-  stats.num_blocks = r.cache.pool(kPageGroup).units();
-  stats.slots_available = r.cache.pool(kSlotGroup).available();
-  stats.snapshots = r.cache.pool(kSlotGroup).published();
-  stats.num_slots = r.cache.pool(kSlotGroup).units();
-  stats.window_blocks_available = r.cache.pool(kWindowGroup).available();
-  stats.window_blocks_cached = r.cache.pool(kWindowGroup).kept();
-  stats.window_blocks = r.cache.pool(kWindowGroup).units();
+  for (int group = 0; group < kKvGroups; ++group) {
+    const UnitPool& pool = r.cache.pool(group);
+    stats.memory[static_cast<size_t>(group)] = {
+        .units = pool.units(), .available = pool.available(), .kept = pool.kept(), .published = pool.published()};
+  }
+  stats.window = r.options.window;
   stats.tenants = static_cast<uint32_t>(r.queue.tenants());
   stats.aged = r.queue.aged();
   stats.step_tokens = r.PromptLimit(0);

@@ -64,8 +64,8 @@ KvUnits Scheduler::Rep::Margin(const Sequence& s) const {
   }
   if (!runs) return {};
   // More would leave a small cache half empty.
-  margin[kPageGroup] = std::min(margin[kPageGroup], cache.num_blocks() / 3);
-  margin[kWindowGroup] = std::min(margin[kWindowGroup], cache.window_blocks() / 3);
+  for (int group = 0; group < kKvGroups; ++group)
+    margin[group] = std::min(margin[group], cache.pool(group).units() / 3);
   return margin;
 }
 

@@ -16,16 +16,13 @@ constexpr uint64_t kPatientSteps = 8;
 void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
   const uint32_t end = s->launched + count;
   (s->decoding() ? draft->flight.rows.decode : draft->flight.rows.prompt) += count;
-  StepTables tables = cache.Launch(s->launched, end, s->launched == s->cached, &s->kv);
-  StepItem item{.seq = s->id,
-                .incarnation = s->incarnation,
-                .row_class = s->launched < s->prompt ? RowClass::kPrompt : RowClass::kGenerated,
-                .first_position = s->launched,
-                .count = count,
-                .sample_last = end == s->size(),
-                .blocks = std::move(tables.blocks),
-                .slots = tables.slots,
-                .window = std::move(tables.window)};
+  StepItem item{cache.Launch(s->launched, end, s->launched == s->cached, &s->kv)};
+  item.seq = s->id;
+  item.incarnation = s->incarnation;
+  item.row_class = s->launched < s->prompt ? RowClass::kPrompt : RowClass::kGenerated;
+  item.first_position = s->launched;
+  item.count = count;
+  item.sample_last = end == s->size();
   counts.computed_rows += count;
   counts.replayed_rows += std::min(s->high_water, end) - std::min(s->high_water, s->launched);
   s->high_water = std::max(s->high_water, end);

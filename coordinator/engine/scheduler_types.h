@@ -30,13 +30,11 @@ constexpr std::optional<SchedulerPolicy> ParsePolicy(std::string_view name) {
 }
 
 struct SchedulerOptions {
-  uint32_t num_blocks = 0;
+  // The units of each kind (docs/memory.md). Each running sequence has a slot, where the model has any; of the blocks
+  // of layers with a window there are at least what a window touches, or as many as pages.
+  MemoryCounts memory;
   uint32_t block_size = 16;
-  // Slots of recurrent state (docs/memory.md); 0: the model has none. Each running sequence has one.
-  uint32_t num_slots = 0;
-  // Blocks of layers with a window, and how many one sequence needs at least; the positions that their rows read. 0:
-  // the model has none. At least what a window touches, or num_blocks.
-  uint32_t window_blocks = 0, least_window_blocks = 0, window = 0;
+  uint32_t window = 0;             // positions that rows of layers with a window read; 0: there are none
   uint32_t snapshot_every = 1024;  // positions from one snapshot of a sequence to the next, in whole blocks
   // Steps in flight at most; at least the number of stages.
   uint32_t max_in_flight = 1;
@@ -55,12 +53,6 @@ struct SchedulerOptions {
   uint32_t step_tokens = 0;
   // Not 0: each sequence gets blocks for this many positions (all that there are, if fewer) when it is admitted.
   uint32_t reserve_positions = 0;
-  MemoryCounts counts() const {
-    return {.num_blocks = num_blocks,
-            .num_slots = num_slots,
-            .window_blocks = window_blocks,
-            .least_window_blocks = least_window_blocks};
-  }
   uint32_t leaks_for_test = 0;         // blocks that are taken and forgotten with the first sequence
   uint32_t double_frees_for_test = 0;  // blocks that are given back twice
   bool prefix_cache = true;
@@ -73,7 +65,7 @@ struct SchedulerOptions {
 struct SequenceParams {
   std::vector<TokenId> tokens;  // the prompt, >= 1, and what was generated before the sequence came here
   uint32_t generated = 0;       // so many at the end of `tokens` are not the prompt; at least one is
-  uint32_t max_positions = 0;   // prompt and generated together; at most num_blocks * block_size
+  uint32_t max_positions = 0;   // prompt and generated together; at most those of all pages
   bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
   int priority = 0;             // higher first; among equals, older first
   uint64_t tenant = 0;          // among equal priorities, tenants share the rows fairly
@@ -82,16 +74,13 @@ struct SequenceParams {
 };
 
 // One sequence's rows in a step.
-struct StepItem {
+struct StepItem : StepTables {
   SeqId seq{};
   uint32_t incarnation = 0;
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t count = 0;
-  bool sample_last = false;     // the last row decides the next token
-  std::vector<BlockId> blocks;  // the whole table up to the last row
-  SlotTable slots;              // with recurrent state
-  WindowTable window;           // of layers with a window
+  bool sample_last = false;  // the last row decides the next token
   bool operator==(const StepItem&) const = default;
 };
 
@@ -109,12 +98,18 @@ struct LandedStep {
   std::vector<SeqId> failed;    // they failed twice in a step of their own: the caller must Remove them
 };
 
+// The units of one kind.
+struct UnitStats {
+  uint32_t units = 0, available = 0;  // all of them; those that a sequence can get: free ones and kept ones
+  uint32_t kept = 0;                  // they have content that may be used again, and no owner
+  uint32_t published = 0;             // their content is found, with owners or without
+};
+
 struct SchedulerStats {
   uint32_t waiting = 0, prefill = 0, decode = 0, held = 0, in_flight = 0, tenants = 0;
   uint32_t max_sequences = 0;  // that may run at once
-  uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
-  uint32_t slots_available = 0, snapshots = 0, num_slots = 0;
-  uint32_t window_blocks_available = 0, window_blocks_cached = 0, window_blocks = 0;  // of layers with a window
+  std::array<UnitStats, kKvGroups> memory{};
+  uint32_t window = 0;       // positions that rows of layers with a window read
   uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
   uint32_t most_in_flight = 0, decode_groups = 0;  // that are allowed now
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;

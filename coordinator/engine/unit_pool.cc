@@ -103,6 +103,10 @@ void UnitPool::CheckWritten(BlockId id) {
                  id < units() ? units_[id].owners : 0));
 }
 
+void UnitPool::FaultOfRead(BlockId id) {
+  Fault(Internal("{} {} of {} is read, and it has no owner", what_, id, units()));
+}
+
 std::optional<BlockId> UnitPool::Find(ChainId chain) const {
   const auto it = by_chain_.find(chain);
   return it == by_chain_.end() ? std::nullopt : std::optional(it->second);

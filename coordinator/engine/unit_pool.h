@@ -87,6 +87,10 @@ class UnitPool {
 
   // A step is going to write this unit: a fault unless it has exactly one owner.
   void CheckWritten(BlockId unit);
+  // A step is going to read this unit: a fault if nobody owns it, as another sequence may get it at any time.
+  void CheckRead(BlockId unit) {
+    if (unit >= units() || units_[unit].owners == 0) FaultOfRead(unit);
+  }
   // kInternal: the first wrong call since the last TakeFault. A unit may then have been used by two sequences.
   Status TakeFault() { return std::exchange(fault_, absl::OkStatus()); }
 
@@ -117,6 +121,7 @@ class UnitPool {
   // The unit has no content any more; it stands in no list of kept ones.
   void Unpublish(BlockId unit);
   void Changed(BlockId unit);
+  void FaultOfRead(BlockId unit);
   void Fault(Status fault) { fault_.Update(std::move(fault)); }
 };
 

@@ -137,18 +137,14 @@ void AddScheduler(const EngineStats& e, Families* f) {
       .Sample(s.prefill, {{"state", "prefill"}})
       .Sample(s.decode, {{"state", "decode"}})
       .Sample(s.held, {{"state", "held"}});
-  const uint32_t free = s.blocks_available - std::min(s.blocks_cached, s.blocks_available);
-  f->Begin(MetricType::kGauge, "gyre_kv_blocks",
-           "KV blocks by their state. Cached blocks hold no running sequence, and are given away when they are needed.")
-      .Sample(s.num_blocks - std::min(s.blocks_available, s.num_blocks), {{"state", "used"}})
-      .Sample(std::min(s.blocks_cached, s.blocks_available), {{"state", "cached"}})
-      .Sample(free, {{"state", "free"}});
-  if (s.window_blocks > 0) {
-    const uint32_t kept = std::min(s.window_blocks_cached, s.window_blocks_available);
-    f->Begin(MetricType::kGauge, "gyre_kv_window_blocks", "KV blocks of layers with a window by their state.")
-        .Sample(s.window_blocks - std::min(s.window_blocks_available, s.window_blocks), {{"state", "used"}})
+  for (size_t group = 0; group < kKvKinds.size(); ++group) {
+    const UnitStats& of = s.memory[group];
+    if (of.units == 0 && group != kPageGroup) continue;  // the model has none
+    const uint32_t kept = std::min(of.kept, of.available);
+    f->Begin(MetricType::kGauge, fmt::format("gyre_kv_{}", kKvKinds[group].name), kKvKinds[group].help)
+        .Sample(of.units - std::min(of.available, of.units), {{"state", "used"}})
         .Sample(kept, {{"state", "cached"}})
-        .Sample(s.window_blocks_available - kept, {{"state", "free"}});
+        .Sample(of.available - kept, {{"state", "free"}});
   }
   f->Counter("gyre_preemptions_total", "Sequences that lost their KV blocks to others and began again.",
              Number(s.preemptions));

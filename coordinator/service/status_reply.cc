@@ -28,6 +28,20 @@ void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {
   out->set_paused_ms(Millis(r.paused));
 }
 
+void FillMemory(const ClusterStatus& c, const SchedulerStats& s, v1::StatusReply* out) {
+  for (size_t group = 0; group < kKvKinds.size(); ++group) {
+    const UnitStats& of = s.memory[group];
+    if (of.units == 0) continue;
+    v1::MemoryStatus* memory = out->add_memory();
+    memory->set_kind(std::string(kKvKinds[group].name));
+    memory->set_units(of.units);
+    memory->set_available(of.available);
+    memory->set_cached(of.kept);
+    memory->set_window(kKvKinds[group].moves_on ? s.window : 0);
+    memory->set_unit_bytes(c.unit_bytes[group]);
+  }
+}
+
 void FillEvent(const gyre::ClusterEvent& e, v1::ClusterEvent* out) {
   out->set_number(e.number);
   out->set_at(std::chrono::duration<double>(e.at.time_since_epoch()).count());
@@ -95,16 +109,21 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
 }
 
 void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply) {
+  FillStatus(c, e, reply);
   reply->set_version(of.version);
+  reply->set_model(PrintableSentence(of.model.path()));
+  reply->set_num_layers(static_cast<int>(of.model.spec().layers.size()));
+  reply->set_context(of.context);
+}
+
+void FillStatus(const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply) {
   reply->set_state(PrintableSentence(c.state));
   if (c.plan) {
     reply->mutable_epoch()->set_term(c.plan->epoch.term);
     reply->mutable_epoch()->set_number(c.plan->epoch.number);
     reply->set_ranges(FormatRanges(*c.plan));
+    reply->set_named_ranges(FormatNamedRanges(*c.plan));
   }
-  reply->set_model(PrintableSentence(of.model.path()));
-  reply->set_num_layers(static_cast<int>(of.model.spec().layers.size()));
-  reply->set_context(of.context);
   for (const gyre::MemberStatus& m : c.members) FillMember(m, reply->add_members());
   for (const gyre::PlanRecord& r : c.history) FillRecord(r, reply->add_history());
   for (const gyre::ClusterEvent& e : c.events) FillEvent(e, reply->add_events());
@@ -123,11 +142,18 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_failed(e.failed);
   reply->set_cancelled(e.cancelled);
   reply->set_tokens_generated(e.tokens_generated);
-  reply->set_rows_replayed(e.scheduler.replayed_rows);
-  reply->set_blocks(e.scheduler.num_blocks);
-  reply->set_blocks_available(e.scheduler.blocks_available);
-  reply->set_window_blocks(e.scheduler.window_blocks);
-  reply->set_window_blocks_available(e.scheduler.window_blocks_available);
+  const SchedulerStats& scheduler = e.scheduler;
+  reply->set_waiting(scheduler.waiting);
+  reply->set_prefill(scheduler.prefill);
+  reply->set_decode(scheduler.decode);
+  reply->set_held(scheduler.held);
+  reply->set_preemptions(scheduler.preemptions);
+  reply->set_cached_positions(scheduler.cached_positions);
+  reply->set_computed_rows(scheduler.computed_rows);
+  reply->set_rows_replayed(scheduler.replayed_rows);
+  reply->set_steps(scheduler.steps);
+  reply->set_block_size(static_cast<uint32_t>(c.block_size));
+  FillMemory(c, scheduler, reply);
   reply->set_pauses(e.pauses);
   reply->set_last_pause_ms(Millis(e.last_pause));
   reply->set_longest_pause_ms(Millis(e.longest_pause));

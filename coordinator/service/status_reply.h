@@ -26,7 +26,8 @@ struct ServedModel {
 
 // A member, with the names that the JSON of /v1/cluster is made of (proto/status_json.h). Expects an empty message.
 void FillMember(const MemberStatus& member, v1::MemberStatus* out);
-// Both expect an empty reply.
+// All that cluster and engine know. These three expect an empty reply.
+void FillStatus(const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply);
 void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply);
 void FillChangeReply(const ChangeReport& report, v1::ChangeReply* reply);
 

@@ -72,7 +72,7 @@ std::string EncodeUnit(uint64_t generation, const CachedUnit& unit) {
 
 StatusOr<CachedUnit> DecodeUnit(const std::string& bytes, uint64_t* generation) {
   v1::StoredUnit message;
-  if (!message.ParseFromString(bytes) || message.group() > kWindowGroup) {
+  if (!message.ParseFromString(bytes) || message.group() >= kKvGroups) {
     return DataLoss("a unit of the state's cache index can't be read");
   }
   *generation = message.generation();

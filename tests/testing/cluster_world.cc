@@ -13,7 +13,7 @@ ClusterPolicy ClusterWorld::Policy(int layers, int min_workers) {
   p.term = 7;
   p.sizes.layers.assign(static_cast<size_t>(layers), 100);
   p.sizes.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
-  p.sizes.counts.num_blocks = 10;
+  p.sizes.counts[kPageGroup] = 10;
   p.min_workers = min_workers;
   return p;
 }
@@ -26,7 +26,7 @@ SimulatedMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
   m->info = info;
   m->id = next_id_++;
   members_[name] = m;
-  Do(state_.Joined(info, m->id, now_));
+  Do(state_.Joined(info, m->id, now()));
   if (policy_.rebalance.mode != Rebalance::kOff && !info.local) {
     After(first_report, [this, m] {
       if (has(m->info.name) && members_.at(m->info.name) == m) Report(m->info.name, {});
@@ -38,32 +38,32 @@ SimulatedMember& ClusterWorld::Join(const std::string& name, MemberInfo info) {
 void ClusterWorld::Leave(const std::string& name, const std::string& why) {
   const Membership gone = Of(name);
   members_.erase(name);
-  Do(Seen().Left(gone, Unavailable("{}", why), now_));
+  Do(Seen().Left(gone, Unavailable("{}", why), now()));
 }
 
 void ClusterWorld::Silence(const std::string& name) {
   const Membership gone = Of(name);
   members_.erase(name);
-  Do(Seen().Left(gone, Unavailable("nothing was heard of it"), now_, false));
+  Do(Seen().Left(gone, Unavailable("nothing was heard of it"), now(), false));
 }
 
 void ClusterWorld::Detach(const std::string& name) {
-  Do(state_.Detached(Of(name), member(name).stream, Unavailable("its stream ended"), now_));
+  Do(state_.Detached(Of(name), member(name).stream, Unavailable("its stream ended"), now()));
 }
 
-void ClusterWorld::Reattach(const std::string& name) { Do(state_.Reattached(Of(name), ++member(name).stream, now_)); }
+void ClusterWorld::Reattach(const std::string& name) { Do(state_.Reattached(Of(name), ++member(name).stream, now())); }
 
 void ClusterWorld::FindGone(const std::string& name) {
   const Membership gone = has(name) ? Of(name) : Membership{name, 0};
   may_forget = true;
-  Do(Seen().FoundGone(gone, now_));
+  Do(Seen().FoundGone(gone, now()));
 }
 
 void ClusterWorld::EndOldStream(const std::string& name) {
-  Do(state_.Detached(Of(name), member(name).stream - 1, Unavailable("its stream ended"), now_));
+  Do(state_.Detached(Of(name), member(name).stream - 1, Unavailable("its stream ended"), now()));
 }
 
-void ClusterWorld::WantsToLeave(const std::string& name) { Do(state_.WantsToLeave(Of(name), now_)); }
+void ClusterWorld::WantsToLeave(const std::string& name) { Do(state_.WantsToLeave(Of(name), now())); }
 
 void ClusterWorld::LetDismissedGo() {
   std::vector<std::string> names;
@@ -80,72 +80,66 @@ uint64_t ClusterWorld::Asked() {
 
 uint64_t ClusterWorld::Resize(const std::string& text) {
   const uint64_t ask = Asked();
-  Do(state_.AskedToResize(ask, text, now_));
+  Do(state_.AskedToResize(ask, text, now()));
   return ask;
 }
 
 uint64_t ClusterWorld::ResizeCache(uint64_t tokens) {
   const uint64_t ask = Asked();
-  Do(state_.AskedToResizeCache(ask, tokens, now_));
+  Do(state_.AskedToResizeCache(ask, tokens, now()));
   return ask;
 }
 
 uint64_t ClusterWorld::Drain(const std::string& name) {
   const uint64_t ask = Asked();
-  Do(state_.AskedToDrain(ask, name, now_));
+  Do(state_.AskedToDrain(ask, name, now()));
   return ask;
 }
 
 uint64_t ClusterWorld::Undrain(const std::string& name) {
   const uint64_t ask = Asked();
-  Do(state_.AskedToUndrain(ask, name, now_));
+  Do(state_.AskedToUndrain(ask, name, now()));
   return ask;
 }
 
 uint64_t ClusterWorld::Remove(const std::string& name) {
   const uint64_t ask = Asked();
-  Do(state_.AskedToRemove(ask, name, now_));
+  Do(state_.AskedToRemove(ask, name, now()));
   return ask;
 }
 
 uint64_t ClusterWorld::TakeProposed() {
   const uint64_t ask = Asked();
-  Do(state_.AskedForProposed(ask, now_));
+  Do(state_.AskedForProposed(ask, now()));
   return ask;
 }
 
 StatusOr<ChangeReport> ClusterWorld::DryRun(const std::string& text, uint32_t live_blocks) {
   const uint64_t ask = Asked();
-  Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.num_blocks = live_blocks}}));
+  Dry(state_.AskedToResize(ask, text, now(), {.dry_run = true, .live = {.units = {live_blocks}}}));
   return answer(ask);
 }
 
 StatusOr<ChangeReport> ClusterWorld::DryDrain(const std::string& name) {
   const uint64_t ask = Asked();
-  Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
+  Dry(state_.AskedToDrain(ask, name, now(), {.dry_run = true}));
   return answer(ask);
 }
 
 void ClusterWorld::BreakRing() {
-  if (const auto ring = engine.BreakRing()) Do(Seen().RingBroken(*ring, Unavailable("the ring: a link ended"), now_));
+  if (const auto ring = engine.BreakRing()) Do(Seen().RingBroken(*ring, Unavailable("the ring: a link ended"), now()));
 }
 
 void ClusterWorld::Advance(Duration d) {
-  const Deadline end = now_ + d;
-  for (int rounds = 0; problem_.empty(); ++rounds) {
+  const Deadline end = now() + d;
+  for (int rounds = 0; problem_.none(); ++rounds) {
     if (rounds > 200000) return Wrong("the state asks for ticks without an end");
-    const Deadline event = todo_.empty() ? kNoDeadline : todo_.begin()->first;
-    const Deadline next = std::min(event, state_.deadline());
+    const Deadline next = std::min(time_.next(), state_.deadline());
     if (next > end) break;
-    now_ = std::max(now_, next);
-    if (event <= now_) {
-      auto node = todo_.extract(todo_.begin());
-      node.mapped()();
-    } else {
-      Tick();
-    }
+    time_.PassTo(next);
+    if (!time_.DoNext()) Tick();
   }
-  now_ = end;
+  time_.PassTo(end);
   Tick();
 }
 

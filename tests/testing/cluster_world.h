@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "coordinator/cluster/cluster_state.h"
+#include "tests/testing/first_problem.h"
 #include "tests/testing/simulated_engine.h"
 #include "tests/testing/simulated_member.h"
+#include "tests/testing/virtual_time.h"
 
 namespace gyre::testing {
 
@@ -58,24 +60,24 @@ class ClusterWorld {
   }
 
   // From now on this process measures its links, with the results in `links`.
-  void CanProbe() { Do(state_.CanProbe(now_)); }
-  void Report(const std::string& name, const MemberLoad& load) { Do(Seen().Reported(name, load, now_)); }
+  void CanProbe() { Do(state_.CanProbe(now())); }
+  void Report(const std::string& name, const MemberLoad& load) { Do(Seen().Reported(name, load, now())); }
   // Breaks the ring as the engine does it: once per ring.
   void BreakRing();
-  void Tick() { Do(state_.Ticked(now_)); }
+  void Tick() { Do(state_.Ticked(now())); }
   // Lets time pass, with all events that are due in it.
   void Advance(Duration d);
-  void After(Duration d, std::function<void()> what) { todo_.emplace(now_ + d, std::move(what)); }
+  void After(Duration d, std::function<void()> what) { time_.After(d, std::move(what)); }
 
   // The visible state.
-  const std::string& problem() const { return problem_; }
+  const std::string& problem() const { return problem_.text(); }
   ClusterState& state() { return state_; }
   SimulatedMember& member(const std::string& name) { return *members_.at(name); }
   bool has(const std::string& name) const { return members_.count(name) > 0; }
-  ClusterStatus status() const { return state_.status(now_); }
+  ClusterStatus status() const { return state_.status(now()); }
   std::string text() const { return status().state; }
   std::string ranges() const;
-  Deadline now() const { return now_; }
+  Deadline now() const { return time_.now(); }
   const std::vector<std::string>& log() const { return log_; }
   bool logged(const std::string& part) const;
 
@@ -96,12 +98,8 @@ class ClusterWorld {
   Status wiring_fault;                                   // of the coordinator's own links
 
  private:
-  void Wrong(const std::string& what) {
-    if (problem_.empty()) problem_ = what;
-  }
-  void Check(const Status& status) {
-    if (!status.ok()) Wrong(Message(status));
-  }
+  void Wrong(const std::string& what) { problem_.Found(what); }
+  void Check(const Status& status) { problem_.Check(status); }
   uint64_t Asked();
   ClusterState& Seen() {
     state_.SeeRing(progress);
@@ -126,7 +124,7 @@ class ClusterWorld {
   void Play(CancelWiring& a);
   void Play(DrainEngine& a);
   void Play(RestoreCache& a);
-  void Play(ResumeOldRing& a) { Check(engine.Take(a, now_)); }
+  void Play(ResumeOldRing& a) { Check(engine.Take(a, now())); }
   void Play(ResumeNewRing& a);
   void Play(EndRing& a);
   void Play(GrowCache& a);
@@ -146,13 +144,12 @@ class ClusterWorld {
 
   const ClusterPolicy policy_;
   ClusterState state_;
-  Deadline now_ = Deadline{} + std::chrono::hours(1);
-  std::multimap<Deadline, std::function<void()>> todo_;
+  VirtualTime time_;
   std::map<std::string, std::shared_ptr<SimulatedMember>> members_;
   std::map<uint64_t, std::optional<StatusOr<ChangeReport>>> answers_;
   std::vector<std::string> log_;
   uint64_t next_id_ = 1, next_ask_ = 1;
-  std::string problem_;
+  FirstProblem problem_;
   std::set<std::pair<uint64_t, uint64_t>> used_;  // epochs, by members that prepared them
   std::set<uint64_t> epochs_, drop_epochs_;
   std::optional<Epoch> wiring_;  // of the change that is under way

@@ -40,7 +40,7 @@ void ClusterWorld::Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, S
   After(m->delay, [this, m, epoch, what = std::move(what)] {
     if (m->silent || !has(m->info.name) || members_.at(m->info.name) != m) return;
     if (std::holds_alternative<StageReady>(what) && m->prepared.count(epoch) == 0) return;  // aborted meanwhile
-    Do(state_.Said(m->id, {.worker = "whoever", .epoch = epoch, .what = what}, now_));
+    Do(state_.Said(m->id, {.worker = "whoever", .epoch = epoch, .what = what}, now()));
   });
 }
 
@@ -49,7 +49,7 @@ void ClusterWorld::Play(PrepareMember& a) {
   const Epoch epoch = a.request.plan.epoch;
   if (!used_.insert({epoch.number, a.member}).second) Wrong("a member prepares an epoch twice");
   if (wiring_ != epoch && !drop_epochs_.insert(epoch.number).second) Wrong("an epoch is used twice");
-  if (a.request.stage >= 0) num_blocks = state_.status(now_).num_blocks;
+  if (a.request.stage >= 0) num_blocks = state_.status(now()).num_blocks;
   m->Prepare(a.request, num_blocks);
   CheckSources(a.request);
   if (a.request.stage < 0) return Say(m, epoch, m->ready);
@@ -109,7 +109,7 @@ void ClusterWorld::MaybeConnect(const Plan& plan) {
   if (wiring_ == plan.epoch) {
     After(milliseconds(1), [this, epoch = plan.epoch, first] {
       if (wiring_ == epoch && first.ok()) wired_ = true;
-      Do(state_.Wired(epoch, first, absl::OkStatus(), now_));
+      Do(state_.Wired(epoch, first, absl::OkStatus(), now()));
     });
   }
   for (const auto& m : stages) {
@@ -157,15 +157,15 @@ void ClusterWorld::Play(CancelWiring& a) {
 }
 
 void ClusterWorld::Play(DrainEngine& a) {
-  Check(engine.Take(a, now_));
+  Check(engine.Take(a, now()));
   After(milliseconds(5), [this, epoch = a.epoch] {
-    if (engine.EndDrain()) Do(state_.Drained(epoch, {1, 2}, now_));
+    if (engine.EndDrain()) Do(state_.Drained(epoch, {1, 2}, now()));
   });
 }
 
 void ClusterWorld::Play(RestoreCache& a) {
   Check(engine.Take(a));
-  After(milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now_)); });
+  After(milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now())); });
 }
 
 void ClusterWorld::Play(ResumeNewRing& a) {
@@ -193,7 +193,7 @@ void ClusterWorld::Play(AnswerCaller& a) {
 }
 
 void ClusterWorld::Play(WriteLog& a) {
-  log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
+  log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now().time_since_epoch()).count(), a.line));
 }
 
 void ClusterWorld::Play(ProbeLinks& a) {
@@ -205,7 +205,7 @@ void ClusterWorld::Play(ProbeLinks& a) {
 
 void ClusterWorld::Play(ProbeFromHere& a) {
   probes.push_back("");
-  After(milliseconds(1), [this, probed = MeasureLinks(links, a.peers)] { Do(state_.Probed(probed, now_)); });
+  After(milliseconds(1), [this, probed = MeasureLinks(links, a.peers)] { Do(state_.Probed(probed, now())); });
 }
 
 }  // namespace gyre::testing

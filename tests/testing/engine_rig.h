@@ -17,7 +17,7 @@ namespace gyre::testing {
 class EngineRig : public ::testing::Test {
  protected:
   EngineRig() {
-    options_.scheduler.num_blocks = 32;
+    options_.scheduler.memory[kPageGroup] = 32;
     options_.scheduler.block_size = 4;
     options_.vocab = ScriptedStage::kVocab;
     options_.dim = ScriptedStage::kDim;

@@ -31,7 +31,7 @@ class GrpcServerTest : public ::testing::Test {
 
   void Serve(const ServiceLimits& limits = {}, const GrpcServerOptions& options = {.address = "127.0.0.1:0"}) {
     EngineOptions e;
-    e.scheduler.num_blocks = 16;
+    e.scheduler.memory[kPageGroup] = 16;
     e.vocab = model_->spec().vocab;
     e.context = kContext;
     auto started = Engine::Start(std::move(e));

@@ -27,8 +27,9 @@ class OneStage {
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
       auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
-      layer->pages =
-          *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount, kPages}, *device_);
+      const PoolSizes sizes(
+          {.block_size = kPageSize, .memory = {.units = {kPages, kSlotCount, kPages}}, .kv_type = kv});
+      layer->pages = *PagePool::For(layer->spec, model->spec().dim, sizes, *device_);
       parts.layers.push_back(std::move(layer));
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});

@@ -77,11 +77,11 @@ Status PlanChecks::CheckMemory(const StepItem& item) {
   const uint32_t end = item.first_position + item.count, blocks = (end + o_.block_size - 1) / o_.block_size;
   if (item.blocks.size() != blocks) return Internal("sequence {}: {} blocks", id, item.blocks.size());
   for (BlockId block : item.blocks) {
-    if (block >= o_.num_blocks) return Internal("sequence {} has block {}", id, block);
+    if (block >= o_.memory[kPageGroup]) return Internal("sequence {} has block {}", id, block);
   }
-  if ((item.slots.slot < o_.num_slots) != (o_.num_slots > 0))
+  if ((item.slots.slot < o_.memory[kSlotGroup]) != (o_.memory[kSlotGroup] > 0))
     return Internal("sequence {}: {} slots", id, item.slots.slot);
-  if (o_.window_blocks == 0) {
+  if (o_.memory[kWindowGroup] == 0) {
     if (!item.window.blocks.empty()) return Internal("sequence {} has windowed blocks", id);
     return absl::OkStatus();
   }
@@ -91,7 +91,7 @@ Status PlanChecks::CheckMemory(const StepItem& item) {
                     item.window.blocks.size(), item.first_position, item.count);
   }
   for (BlockId block : item.window.blocks) {
-    if (block >= o_.window_blocks) return Internal("sequence {} has windowed block {}", id, block);
+    if (block >= o_.memory[kWindowGroup]) return Internal("sequence {} has windowed block {}", id, block);
   }
   most_windowed_ = std::max<uint64_t>(most_windowed_, item.window.blocks.size());
   return absl::OkStatus();
@@ -108,7 +108,7 @@ Status PlanChecks::CheckExclusive(const StepItem& item, const Flights& flights) 
   };
   // The blocks that an item's rows read or write in the windowed group, and those of them that they write.
   const auto from = [this](const StepItem& i, uint32_t position) -> std::span<const BlockId> {
-    if (o_.window_blocks == 0) return {};
+    if (o_.memory[kWindowGroup] == 0) return {};
     return std::span(i.window.blocks).subspan(position / o_.block_size - i.window.first);
   };
   const auto windowed = [this, from](const StepItem& i) { return from(i, FirstInWindow(o_, i.first_position)); };
@@ -135,7 +135,7 @@ Status PlanChecks::CheckAlone(const StepPlan& plan, const StepItem& item, const 
                               const Flights& flights) const {
   // Rows that were computed once may go together with others.
   const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
-  const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.failed_from);
+  const bool suspect = s.suspect && (o_.memory[kSlotGroup] == 0 || item.first_position >= s.failed_from);
   if (!suspect && !lone) return absl::OkStatus();
   if (plan.items.size() > 1 || s.in_flight > 0) return Internal("sequence {} does not run alone", Num(item.seq));
   if (lone && !flights.empty()) return Internal("sequence {} is not alone in the ring", Num(item.seq));

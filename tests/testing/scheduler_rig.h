@@ -14,7 +14,7 @@ namespace gyre::testing {
 
 inline SchedulerOptions Small() {
   SchedulerOptions o;
-  o.num_blocks = 16;
+  o.memory[kPageGroup] = 16;
   o.block_size = 4;
   o.max_in_flight = 2;
   o.decode_groups = 1;

@@ -15,7 +15,7 @@ SchedulerWorld::SchedulerWorld(WorldOptions options)
       stage_(o_) {}
 
 void SchedulerWorld::RandomEvent() {
-  if (!problem_.empty()) return;
+  if (!problem_.none()) return;
   const int most = 99 + options_.hold_percent + options_.ring_percent + options_.replica_percent;
   const int what = Between(0, most + options_.restart_percent);
   if (what > most) {
@@ -48,7 +48,7 @@ void SchedulerWorld::RunDry() {
     if (s.held) Hold(id);
   }
   for (int rounds = 0; !live_.empty() || !flights_.empty(); ++rounds) {
-    if (!problem_.empty()) return;
+    if (!problem_.none()) return;
     if (rounds > 100000) return Fail("{} sequences do not finish", live_.size());
     while (Next()) EndEvent();
     if (!flights_.empty()) Land();
@@ -57,10 +57,12 @@ void SchedulerWorld::RunDry() {
   }
   const SchedulerStats stats = scheduler_.stats();
   if (!scheduler_.idle()) Fail("nothing is left, but the scheduler is not idle");
-  if (stats.blocks_available != o_.num_blocks) Fail("{} blocks come back", stats.blocks_available);
-  if (stats.slots_available != o_.num_slots) Fail("{} slots come back", stats.slots_available);
-  if (stats.window_blocks_available != o_.window_blocks)
-    Fail("{} windowed blocks come back", stats.window_blocks_available);
+  if (stats.memory[kPageGroup].available != o_.memory[kPageGroup])
+    Fail("{} blocks come back", stats.memory[kPageGroup].available);
+  if (stats.memory[kSlotGroup].available != o_.memory[kSlotGroup])
+    Fail("{} slots come back", stats.memory[kSlotGroup].available);
+  if (stats.memory[kWindowGroup].available != o_.memory[kWindowGroup])
+    Fail("{} windowed blocks come back", stats.memory[kWindowGroup].available);
 }
 
 void SchedulerWorld::EndEvent() {
@@ -74,7 +76,7 @@ void SchedulerWorld::Add() {
   SequenceParams p;
   // Few texts, so that many prompts share a beginning.
   const uint64_t text = static_cast<uint64_t>(Between(0, 2));
-  const int room = static_cast<int>(o_.num_blocks * o_.block_size);
+  const int room = static_cast<int>(o_.memory[kPageGroup] * o_.block_size);
   const int length = Between(1, std::min(room, 40));
   for (int i = 0; i < length; ++i) {
     p.tokens.push_back(Chance(0.02) ? 7 : static_cast<TokenId>(Mix(text, static_cast<uint64_t>(i)) % 2));
@@ -179,7 +181,7 @@ bool SchedulerWorld::Next() {
   StepInFlight flight{.id = plan->step, .items = {}, .fails = Chance(options_.error_rate)};
   Check(checks_.CheckPlan(*plan, before, live_, flights_));
   for (const StepItem& item : plan->items) {
-    if (!problem_.empty()) return false;
+    if (!problem_.none()) return false;
     TrackedSequence& s = live_.at(item.seq);
     const uint32_t cached = scheduler_.CachedPositions(item.seq);
     Check(checks_.CheckItem(*plan, item, s, cached, flights_));
@@ -200,7 +202,7 @@ TrackedSequence* SchedulerWorld::Current(const StepItem& item) {
 void SchedulerWorld::ExecuteNext() {
   StepInFlight& flight = flights_[executed_++];
   for (const StepInFlight::Rows& rows : flight.items) {
-    if (o_.num_slots == 0 || stage_.GoesOn(rows.item)) continue;
+    if (o_.memory[kSlotGroup] == 0 || stage_.GoesOn(rows.item)) continue;
     const TrackedSequence* const s = Current(rows.item);
     if (s != nullptr && !s->troubled)
       Fail("sequence {}: the slot is not at position {}", Num(rows.item.seq), rows.item.first_position);
@@ -228,7 +230,7 @@ void SchedulerWorld::Land() {
     if (s == nullptr) continue;
     if (flight.fails) {
       if (s->LandFailed(item, flight.items.size() == 1)) failed.push_back(item.seq);
-    } else if (s->Land(item, o_.num_slots > 0)) {
+    } else if (s->Land(item, o_.memory[kSlotGroup] > 0)) {
       if (!rows.right)
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
       valid.push_back(item);

@@ -11,6 +11,7 @@
 
 #include "coordinator/engine/scheduler.h"
 #include "tests/testing/draw.h"
+#include "tests/testing/first_problem.h"
 #include "tests/testing/plan_checks.h"
 #include "tests/testing/simulated_replica.h"
 #include "tests/testing/simulated_stage.h"
@@ -42,7 +43,7 @@ class SchedulerWorld {
   void RunDry();
 
   // The first violation; empty: none.
-  const std::string& problem() const { return problem_; }
+  const std::string& problem() const { return problem_.text(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
   uint64_t most_windowed() const { return checks_.most_windowed(); }
 
@@ -91,9 +92,7 @@ class SchedulerWorld {
   }
   template <typename... Args>
   void Fail(fmt::format_string<Args...> format, Args&&... args) {
-    if (problem_.empty()) {
-      problem_ = fmt::format("event {}: ", events_) + fmt::format(format, std::forward<Args>(args)...);
-    }
+    problem_.Found(fmt::format("event {}: ", events_) + fmt::format(format, std::forward<Args>(args)...));
   }
   int Between(int low, int high) { return testing::Between(random_, low, high); }
   bool Chance(double p) { return testing::Chance(random_, p); }
@@ -113,7 +112,7 @@ class SchedulerWorld {
   std::map<std::pair<int, uint32_t>, CachedUnit> index_;  // as it is stored
   uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
   uint64_t restores_ = 0, restored_ = 0, take_overs_ = 0, taken_over_ = 0, stale_ = 0;
-  std::string problem_;
+  FirstProblem problem_;
 };
 
 }  // namespace gyre::testing

@@ -50,7 +50,7 @@ void SchedulerWorld::LosePages() {
 // All pages are gone, and nothing of them is used again.
 void SchedulerWorld::LoseMember() {
   replica_.Forget();
-  if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
+  if (!scheduler_.Shrink(o_.memory[kPageGroup]).empty()) Fail("a sequence does not fit the cache that it had");
   if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
   TakePreemptions();
   LosePages();
@@ -63,7 +63,7 @@ void SchedulerWorld::Restore() {
   TakePreemptions();
   LosePages();
   for (BlockId number : scheduler_.LiveBlocks()) {
-    const MemoryCounts::Place unit = *o_.counts().PlaceOf(number);
+    const MemoryCounts::Place unit = *o_.memory.PlaceOf(number);
     if (const SimulatedStage::Unit* copy = replica_.Find(unit)) {
       stage_.PutBack(unit, *copy);
       ++restored_;
@@ -120,7 +120,7 @@ void SchedulerWorld::LoseStaleUnits() {
   const std::vector<uint64_t> steps = scheduler_.StepsOf(list.units);
   std::vector<BlockId> missing;
   for (size_t i = 0; i < list.units.size(); ++i) {
-    const uint64_t written = stage_.written(*o_.counts().PlaceOf(list.units[i]));
+    const uint64_t written = stage_.written(*o_.memory.PlaceOf(list.units[i]));
     if (written == 0 || written > steps[i]) missing.push_back(list.units[i]);
   }
   stale_ += missing.size();

@@ -17,9 +17,9 @@ uint32_t FirstInWindow(const SchedulerOptions& options, uint32_t position) {
 
 SimulatedStage::SimulatedStage(const SchedulerOptions& options)
     : options_(options),
-      cells_(size_t{options.num_blocks} * options.block_size),
-      windowed_(size_t{options.window_blocks} * options.block_size),
-      slots_(options.num_slots) {
+      cells_(size_t{options.memory[kPageGroup]} * options.block_size),
+      windowed_(size_t{options.memory[kWindowGroup]} * options.block_size),
+      slots_(options.memory[kSlotGroup]) {
   for (const int group : {kPageGroup, kSlotGroup, kWindowGroup}) stamps_.emplace_back(units(group));
 }
 
@@ -33,7 +33,7 @@ bool SimulatedStage::GoesOn(const StepItem& item) const {
 
 void SimulatedStage::Execute(StepInFlight* step, RandomBits& random) {
   last_step_ = Num(step->id);
-  const bool recurrent = options_.num_slots > 0;
+  const bool recurrent = options_.memory[kSlotGroup] > 0;
   // One stage failed the step, and this stage may be before or after it.
   if (recurrent && step->fails && Chance(random, 0.5)) return;
   for (StepInFlight::Rows& rows : step->items) {
@@ -44,7 +44,7 @@ void SimulatedStage::Execute(StepInFlight* step, RandomBits& random) {
     if (!step->fails || Chance(random, 0.3)) continue;
     for (uint32_t i = 0; i < rows.item.count; ++i) {
       Cell(rows.item, rows.item.first_position + i) = random();
-      if (options_.window_blocks > 0) Windowed(rows.item, rows.item.first_position + i) = random();
+      if (options_.memory[kWindowGroup] > 0) Windowed(rows.item, rows.item.first_position + i) = random();
     }
   }
 }
@@ -53,7 +53,7 @@ void SimulatedStage::WriteRows(StepInFlight::Rows* rows) {
   uint64_t read = 0, own = 0;
   std::vector<uint64_t> of_rows;  // what each row's windowed cell should hold
   for (uint32_t p = 0; p < rows->item.first_position + rows->item.count; ++p) {
-    if (options_.window_blocks > 0) {
+    if (options_.memory[kWindowGroup] > 0) {
       of_rows.push_back(RowOf(rows->inputs, p, own));
       if (p >= rows->item.first_position) {
         for (uint32_t q = FirstInWindow(options_, p); q < p; ++q)
@@ -99,9 +99,9 @@ void SimulatedStage::Stamp(const StepItem& item) {
       if (full) of.full = last_step_;
     };
     stamp(stamps(kPageGroup, item.blocks[b]));
-    if (options_.window_blocks > 0) stamp(stamps(kWindowGroup, item.window.blocks[b - item.window.first]));
+    if (options_.memory[kWindowGroup] > 0) stamp(stamps(kWindowGroup, item.window.blocks[b - item.window.first]));
   }
-  if (options_.num_slots == 0) return;
+  if (options_.memory[kSlotGroup] == 0) return;
   for (const BlockId slot : {item.slots.slot, item.slots.copy}) {
     if (slot != kNoBlock) stamps(kSlotGroup, slot).written = last_step_;
   }

@@ -67,7 +67,7 @@ class SimulatedStage {
   void Execute(StepInFlight* step, RandomBits& random);
   uint64_t last_step() const { return last_step_; }  // that it saw
 
-  uint32_t units(int group) const { return options_.counts().Of(group); }
+  uint32_t units(int group) const { return options_.memory[group]; }
   // The steps in which the unit became full and was last written; 0: none did.
   uint64_t full(Place unit) const { return stamps(unit).full; }
   uint64_t written(Place unit) const { return stamps(unit).written; }

@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "tests/testing/virtual_time.h"
 #include "transport/udp_core.h"
 
 namespace gyre::testing {
@@ -37,14 +38,14 @@ class UdpNetwork {
       keys.receive[i] = static_cast<std::byte>(i * 3 + seed);
     }
     const UdpKeys other{.send = keys.receive, .receive = keys.send};
-    core_[0] = std::make_unique<UdpCore>(options, keys, 2, Address(1), now_);
-    core_[1] = std::make_unique<UdpCore>(options, other, 1, std::nullopt, now_);
+    core_[0] = std::make_unique<UdpCore>(options, keys, 2, Address(1), now());
+    core_[1] = std::make_unique<UdpCore>(options, other, 1, std::nullopt, now());
     Send(0);
   }
 
   UdpCore& core(int side) { return *core_[side]; }
   UdpPath& path(int from) { return path_[from]; }
-  Deadline now() const { return now_; }
+  Deadline now() const { return time_.now(); }
   // The address that side 0 sends from.
   void Move(int address) { address_[0] = address; }
   void Cut(bool cut) { cut_ = cut; }
@@ -56,14 +57,11 @@ class UdpNetwork {
 
   // Advances to the next event. Returns false if there is none.
   bool Step() {
-    Deadline next = events_.empty() ? kNoDeadline : events_.begin()->first;
-    for (int side : {0, 1}) next = std::min(next, core_[side]->NextTimer(now_));
+    Deadline next = time_.next();
+    for (int side : {0, 1}) next = std::min(next, core_[side]->NextTimer(now()));
     if (next == kNoDeadline) return false;
-    now_ = std::max(now_, next);
-    while (!events_.empty() && events_.begin()->first <= now_) {
-      Event e = std::move(events_.begin()->second);
-      events_.erase(events_.begin());
-      core_[e.to]->OnDatagram(e.bytes, e.from, now_);
+    time_.PassTo(next);
+    while (time_.DoNext()) {
     }
     for (int side : {0, 1}) Send(side);
     return true;
@@ -71,7 +69,7 @@ class UdpNetwork {
   // Sends all that a side has now.
   void Send(int side) {
     for (;;) {
-      const auto out = core_[side]->Next(room_, now_);
+      const auto out = core_[side]->Next(room_, now());
       if (out.size == 0) return;
       const bool forwarded = side == 1 && forwarder_ != 0 && out.to == Address(forwarder_);
       const bool to_old = side == 1 && out.to != Address(address_[0]) && !forwarded;
@@ -80,16 +78,14 @@ class UdpNetwork {
   }
 
  private:
-  struct Event {
-    int to;
-    UdpAddress from;
-    std::vector<std::byte> bytes;
-  };
   static UdpAddress Address(int n) {
     UdpAddress a;
     a.bytes[0] = static_cast<std::byte>(n);
     a.size = 16;
     return a;
+  }
+  void Deliver(Deadline when, int to, const UdpAddress& from, std::vector<std::byte> bytes) {
+    time_.At(when, [this, to, from, bytes = std::move(bytes)]() mutable { core_[to]->OnDatagram(bytes, from, now()); });
   }
   double Draw() { return std::uniform_real_distribution<>(0, 1)(random_); }
 
@@ -99,8 +95,8 @@ class UdpNetwork {
     const auto bytes = datagram.size() + kOverhead;
     const auto took = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(static_cast<double>(bytes) / path.bytes_per_second));
-    const Deadline begin = std::max(now_, free_[from]);
-    const double waits = std::chrono::duration<double>(begin - now_).count() * path.bytes_per_second;
+    const Deadline begin = std::max(now(), free_[from]);
+    const double waits = std::chrono::duration<double>(begin - now()).count() * path.bytes_per_second;
     if (waits > static_cast<double>(path.queue)) {
       ++full_[from];
       return;
@@ -114,28 +110,27 @@ class UdpNetwork {
     }
     if (Draw() < path.loss) return;
     if (from == 0 && forwarder_ != 0) {
-      events_.emplace(now_, Event{.to = 1, .from = Address(forwarder_), .bytes = {datagram.begin(), datagram.end()}});
+      Deliver(now(), 1, Address(forwarder_), {datagram.begin(), datagram.end()});
     }
     for (int copies = Draw() < path.duplicate ? 2 : 1; copies > 0; --copies) {
       Deadline at = free_[from] + path.delay;
       if (path.jitter > Duration::zero()) {
         at += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(path.jitter) * Draw());
       }
-      Event e{.to = 1 - from, .from = Address(address_[from]), .bytes = {datagram.begin(), datagram.end()}};
+      std::vector<std::byte> bytes(datagram.begin(), datagram.end());
       if (Draw() < path.flip) {
-        const auto bit = random_() % (8 * e.bytes.size());
-        e.bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+        const auto bit = random_() % (8 * bytes.size());
+        bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
       }
-      events_.emplace(at, std::move(e));
+      Deliver(at, 1 - from, Address(address_[from]), std::move(bytes));
     }
   }
 
   UdpPath path_[2];
   std::mt19937_64 random_;
   std::vector<std::byte> room_;
-  Deadline now_ = Deadline(std::chrono::hours(1));
+  VirtualTime time_;
   std::unique_ptr<UdpCore> core_[2];
-  std::multimap<Deadline, Event> events_;
   Deadline free_[2] = {};
   int burst_[2] = {};
   int address_[2] = {0, 1};

@@ -51,7 +51,7 @@ class WorkerStates : public ::testing::Test {
     worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
                                 .stage = stage,
                                 .block_size = 4,
-                                .num_blocks = 8,
+                                .memory = {.units = {8}},
                                 .kv_type = KvType::kF32,
                                 .sources = {}});
     if (wire && stage >= 0) WireEnds(number);
@@ -70,8 +70,11 @@ class WorkerStates : public ::testing::Test {
   Link& from_stage() { return *links_.back(); }
   // Prepares and runs the worker with `blocks` pages of `size` positions.
   void Run(uint64_t number, uint32_t blocks = 8, int size = 4) {
-    control().Prepare(
-        {.plan = PlanOf(number), .stage = 0, .block_size = size, .num_blocks = blocks, .kv_type = KvType::kF32});
+    control().Prepare({.plan = PlanOf(number),
+                       .stage = 0,
+                       .block_size = size,
+                       .memory = {.units = {blocks}},
+                       .kv_type = KvType::kF32});
     WireEnds(number);
     ASSERT_EQ(Next(number), "ready");
     control().Commit(E(number));

@@ -57,6 +57,16 @@ export interface Member {
   measured: Measured;
 }
 
+// The units of one kind of memory for sequences; what a model has none of is absent.
+export interface Memory {
+  kind: string; // blocks (of the KV cache), slots (of recurrent state), window_blocks (of layers with a window)
+  units: number;
+  available: number; // free and cached ones
+  cached: number;
+  window: number; // positions that a row reads of them; 0: all
+  unit_bytes: number;
+}
+
 export interface HistoryEntry {
   plan: number;
   ranges: string;
@@ -81,9 +91,7 @@ export interface ClusterStatus {
     prefill: number;
     decode: number;
     held: number;
-    blocks: number;
-    blocks_available: number;
-    blocks_cached: number;
+    memory: Memory[];
     block_size: number;
     requests: number;
     finished: number;

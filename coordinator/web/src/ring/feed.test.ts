@@ -12,9 +12,7 @@ function status(rows: number, tokensPerSecond = 0): ClusterStatus {
       waiting: 1,
       prefill: 2,
       decode: 3,
-      blocks: 100,
-      blocks_available: 90,
-      blocks_cached: 5,
+      memory: [{ kind: 'blocks', units: 100, available: 90, cached: 5 }],
     },
   } as unknown as ClusterStatus;
 }

@@ -34,15 +34,16 @@ const kSilenceMs = 8000; // the server says something each second
 // Pure: the feed after one more status at `at`, in seconds since 1970.
 export function nextFeed(feed: Feed, status: ClusterStatus, at: number): Feed {
   const { engine } = status;
+  const kv = engine.memory.find(({ kind }) => kind === 'blocks');
   const sample: Sample = {
     at,
     tokensPerSecond: engine.tokens_per_second,
     waiting: engine.waiting,
     prefill: engine.prefill,
     decode: engine.decode,
-    blocksUsed: Math.max(engine.blocks - engine.blocks_available, 0),
-    blocksCached: engine.blocks_cached,
-    blocks: engine.blocks,
+    blocksUsed: kv ? Math.max(kv.units - kv.available, 0) : 0,
+    blocksCached: kv?.cached ?? 0,
+    blocks: kv?.units ?? 0,
   };
   const last = feed.samples.at(-1);
   // Changes come between the seconds; the graphs take at most two points a second.
