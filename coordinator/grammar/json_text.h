@@ -33,6 +33,9 @@ class JsonText {
  private:
   ExprId Match(const char* pattern);
   ExprId Digits(char first, char last);
+  ExprId Whole(uint32_t most);
+  ExprId Precise(uint32_t most_whole, uint32_t fraction_of_limits);
+  ExprId PointAnd(ExprId digit, uint32_t most);  // of a fraction, or nothing
   ExprId AtLeast(const Decimal& size, bool exclusive);
   ExprId AtMost(const Decimal& size, bool exclusive);
 
