@@ -60,6 +60,14 @@ TEST(GrammarSchema, NumbersHaveAnEnd) {
   EXPECT_TRUE(Takes(R"({"minimum": 0, "maximum": 1})", "0.12345678901234"));
   EXPECT_TRUE(Takes(R"({"maximum": 90})", "-122.419415500000"));
   EXPECT_TRUE(Takes(R"({"minimum": 1})", "123456789012345678.0"));
+  EXPECT_TRUE(Takes(R"({"type": "integer"})", "10.00"));
+  for (const char* schema :
+       {R"({"not": {"const": 1}})", R"({"not": {"type": "integer"}})", R"({"not": {"multipleOf": 1}})",
+        R"({"not": {"const": 1}, "minimum": 0.0000000000000000000000001})"}) {
+    for (size_t zeros = 0; zeros < 30; ++zeros) {
+      EXPECT_FALSE(Takes(schema, zeros == 0 ? "1" : "1." + std::string(zeros, '0'))) << schema << zeros;
+    }
+  }
   EXPECT_FALSE(Takes(R"({"const": 1})", "1." + std::string(30, '0')));
   EXPECT_FALSE(Takes(R"({"const": 1.5})", "1.5" + std::string(30, '0')));
   EXPECT_TRUE(Takes("{\"minimum\": " + nines + "}", nines));

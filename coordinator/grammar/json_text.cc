@@ -255,9 +255,10 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   }
   const ExprId any = Precise(whole_digits, static_cast<uint32_t>(fraction_of_limits));
   const ExprId zero = e_.Concat(e_.Text("0"), PointAnd(e_.Text("0"), fraction_digits));
-  const ExprId integer = e_.Concat({e_.Optional(minus), whole, PointAnd(e_.Text("0"), fraction_digits)});
+  const ExprId integer = e_.Concat({e_.Optional(minus), whole, PointAnd(e_.Text("0"), kMostZeros)});
+  const ExprId no_integer = e_.Not(Match("-?(0|[1-9]\\d*)(\\.0+)?"));
   std::vector<ExprId> parts = {limits.integer ? integer : e_.Concat(e_.Optional(minus), any)};
-  if (limits.no_integer) parts.push_back(e_.Not(integer));
+  if (limits.no_integer) parts.push_back(no_integer);
   if (limits.low.has_value()) {
     const auto& [value, exclusive] = *limits.low;
     if (value.negative()) {
@@ -282,7 +283,7 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
       const std::optional<uint64_t> n = m.Scaled(&scale);
       if (!n.has_value()) return ResourceExhausted("grammar: the bound of 17 digits of multipleOf is passed");
       if (*n == 1 && scale == 0) {
-        parts.push_back(wanted ? integer : e_.Not(integer));
+        parts.push_back(wanted ? integer : no_integer);
         continue;
       }
       const ExprId multiples = e_.MakeLazy(e_.Own(std::make_unique<Multiple>(*n, scale)), {Multiple::kSign, 0, 0});
@@ -292,11 +293,11 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
 }
 
-ExprId JsonText::NumberLiteral(const Decimal& number) {
+ExprId JsonText::NumberLiteral(const Decimal& number, uint32_t most_zeros) {
   const std::string fraction = number.Fraction();
-  const auto zeros = static_cast<uint32_t>(kMostFraction - std::min<size_t>(kMostFraction, fraction.size()));
-  const ExprId behind = fraction.empty() ? PointAnd(e_.Text("0"), zeros)
-                                         : e_.Concat(e_.Text("." + fraction), e_.Repeat(e_.Text("0"), 0, zeros));
+  const ExprId zero = e_.Text("0");
+  const ExprId behind = fraction.empty() ? PointAnd(zero, most_zeros)
+                                         : e_.Concat(e_.Text("." + fraction), e_.Repeat(zero, 0, most_zeros));
   const ExprId size = e_.Concat(e_.Text(number.Whole()), behind);
   const ExprId minus = e_.Text("-");
   return e_.Concat(number.zero() ? e_.Optional(minus) : number.negative() ? minus : kEpsilon, size);
