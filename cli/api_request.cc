@@ -40,7 +40,7 @@ StatusOr<std::unique_ptr<ApiClient>> OpenApi(const TargetOptions& o) {
 namespace {
 
 // Schemas as OpenAI's API has them, the other forms as vLLM's servers do.
-void AddGrammar(const grammar::Source& source, json::object* out) {
+void AddGrammar(const grammar::Source& source, bool compact, json::object* out) {
   using grammar::SourceKind;
   const auto structured = [out](const char* name, json::value value) {
     (*out)["structured_outputs"] = json::object{{name, std::move(value)}};
@@ -51,6 +51,10 @@ void AddGrammar(const grammar::Source& source, json::object* out) {
     case SourceKind::kJsonObject: (*out)["response_format"] = json::object{{"type", "json_object"}}; break;
     case SourceKind::kJsonSchema:
       if (error) parsed = source.text;  // the server says what is wrong with it
+      if (compact) {
+        (*out)["structured_outputs"] = json::object{{"json", std::move(parsed)}, {"disable_any_whitespace", true}};
+        break;
+      }
       (*out)["response_format"] = json::object{
           {"type", "json_schema"}, {"json_schema", json::object{{"name", "answer"}, {"schema", std::move(parsed)}}}};
       break;
@@ -79,7 +83,8 @@ StatusOr<json::object> ApiFields(const GenerateOptions& o) {
   if (o.seed >= 0) out["seed"] = o.seed;
   if (o.ignore_eos) out["ignore_eos"] = true;
   if (!o.stops.empty()) out["stop"] = json::array(o.stops.begin(), o.stops.end());
-  if (o.grammar) AddGrammar(*o.grammar, &out);
+  if (o.grammar) AddGrammar(*o.grammar, o.compact_json, &out);
+  if (o.no_jump_ahead) out["jump_ahead"] = false;
   if (!s.logit_bias.empty()) {
     json::object bias;
     // JSON has no infinity; -100 forbids a token.

@@ -89,6 +89,8 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
   request.ignore_end = options.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
   request.grammar_source = options.grammar;
+  request.compact_json = options.compact_json;
+  request.jump_ahead = !options.no_jump_ahead;
   request.answer_format = prompt.answer;
   ChatAnswer answer;
   AnswerSplitter splitter(std::move(prompt.answer));

@@ -314,8 +314,9 @@ std::vector<std::string> GivenFlags(const CLI::App& app) {
 }
 
 // Flags that say which texts an answer may be; at most one of them may be given.
-void AddGrammarFlags(CLI::App* app, CLI::Option* endless, std::optional<grammar::Source>* o) {
+void AddGrammarFlags(CLI::App* app, CLI::Option* endless, GenerateOptions* generate) {
   using grammar::SourceKind;
+  std::optional<grammar::Source>* const o = &generate->grammar;
   const auto add = [&](const std::string& flag, SourceKind kind, const std::string& text_begins, const char* help) {
     return app->add_option_function<std::string>(
         flag,
@@ -354,6 +355,9 @@ void AddGrammarFlags(CLI::App* app, CLI::Option* endless, std::optional<grammar:
       if (other != option) option->excludes(other);
     }
   }
+  app->add_flag("--compact-json", generate->compact_json, "with --json-schema: no white space in the answer");
+  app->add_flag("--no-jump-ahead", generate->no_jump_ahead,
+                "ask the model for tokens, too, about which the schema, expression or grammar leaves no choice");
 }
 
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
@@ -380,7 +384,7 @@ void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
       ->allow_extra_args(false)
       ->check(NotEmpty());
   auto* endless = app->add_flag("--ignore-eos", o->ignore_eos, "go on where the model ends its text");
-  AddGrammarFlags(app, endless, &o->grammar);
+  AddGrammarFlags(app, endless, o);
 }
 
 }  // namespace gyre

@@ -218,6 +218,8 @@ Status RunCommand(const RunOptions& options) {
   request.ignore_end = options.generate.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();
   request.grammar_source = options.generate.grammar;
+  request.compact_json = options.generate.compact_json;
+  request.jump_ahead = !options.generate.no_jump_ahead;
   request.answer_format = prompt.answer;
   Printer printer(&output, std::move(prompt.answer), as_ids, options.ring.quiet);
   const Status status = target->Run(

@@ -42,7 +42,8 @@ struct GenerateOptions {
   std::vector<std::string> stops;
   bool ignore_eos = false;
   std::optional<grammar::Source> grammar;  // of the answer
-  std::vector<std::string> given;          // long names of the flags that the user gave, by any way
+  bool compact_json = false, no_jump_ahead = false;
+  std::vector<std::string> given;  // long names of the flags that the user gave, by any way
 };
 
 // The sampling parameters. If the user gave no seed, one is drawn.

@@ -83,6 +83,25 @@ GYRE_API gyre_session* gyre_start(gyre_model* model, const char* prompt, int max
 GYRE_API gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_tokens, float temperature,
                                        int top_k, float top_p, uint64_t seed, int* error);
 
+/* What a text obeys: one of the first three, the others null. Zero in a field means the default. */
+typedef struct gyre_grammar {
+  size_t struct_size;      /* sizeof(gyre_grammar) */
+  const char* json_schema; /* the text is JSON that obeys this schema */
+  const char* regex;       /* the whole text matches this regular expression (ECMA-262) */
+  const char* gbnf;        /* a grammar in llama.cpp's form */
+  bool compact_json;       /* JSON has no white space */
+  bool no_jump_ahead;      /* the model is asked for tokens, too, about which the grammar leaves no choice */
+} gyre_grammar;
+
+/* gyre_start and gyre_start_chat with a text that obeys `grammar`. GYRE_INVALID_ARGUMENT: it is malformed, can't be
+ * obeyed wholly or passes a bound, as gyre_error_message says. A text that max_tokens ends is cut. */
+GYRE_API gyre_session* gyre_start_grammar(gyre_model* model, const char* prompt, const gyre_grammar* grammar,
+                                          int max_tokens, float temperature, int top_k, float top_p, uint64_t seed,
+                                          int* error);
+GYRE_API gyre_session* gyre_start_chat_grammar(gyre_model* model, const char* messages, const gyre_grammar* grammar,
+                                               int max_tokens, float temperature, int top_k, float top_p, uint64_t seed,
+                                               int* error);
+
 /* Waits for the next token. True: its text is in `text`, with a zero byte at the end, and its number, counted from 0,
  * in *index. At most `size` bytes are written. The text holds whole characters only: it may be empty where a token is
  * a part of a character, and a text that does not fit comes in several calls with the same index.

@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "gyre.h"
 #include "model/utf8.h"
@@ -102,9 +103,33 @@ StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) 
   return out;
 }
 
+// Puts the grammar that a caller names into the question; null: none.
+Status ReadGrammar(const gyre_grammar* given, Question* question) {
+  if (given == nullptr) return absl::OkStatus();
+  gyre_grammar grammar{};
+  if (given->struct_size == 0 || given->struct_size > sizeof grammar) {
+    return InvalidArgument("gyre_grammar.struct_size is {}; expected sizeof(gyre_grammar), {}", given->struct_size,
+                           sizeof grammar);
+  }
+  std::memcpy(&grammar, given, given->struct_size);
+  using grammar::SourceKind;
+  const std::pair<const char*, SourceKind> forms[] = {{grammar.json_schema, SourceKind::kJsonSchema},
+                                                      {grammar.regex, SourceKind::kRegex},
+                                                      {grammar.gbnf, SourceKind::kGbnf}};
+  for (const auto& [text, kind] : forms) {
+    if (text == nullptr) continue;
+    if (question->grammar_source) return InvalidArgument("gyre_grammar names more than one grammar");
+    question->grammar_source = grammar::Source{.kind = kind, .text = text};
+  }
+  if (!question->grammar_source) return InvalidArgument("gyre_grammar names no grammar");
+  question->compact_json = grammar.compact_json;
+  question->jump_ahead = !grammar.no_jump_ahead;
+  return absl::OkStatus();
+}
+
 template <typename Input>
-gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, float temperature, int top_k, float top_p,
-                    uint64_t seed, int* error) {
+gyre_session* Start(gyre_model* model, StatusOr<Input> input, const gyre_grammar* grammar, int max_tokens,
+                    float temperature, int top_k, float top_p, uint64_t seed, int* error) {
   if (!input.ok()) return Set(error, CodeOf(input.status(), GYRE_UNKNOWN), Message(input.status())), nullptr;
   if (!(temperature >= 0 && temperature <= 2)) {
     Set(error, GYRE_INVALID_ARGUMENT, fmt::format("the temperature is {}; expected 0 to 2", temperature));
@@ -112,6 +137,9 @@ gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, fl
   }
   Question question;
   question.input = *std::move(input);
+  if (const Status read = ReadGrammar(grammar, &question); !read.ok()) {
+    return Set(error, GYRE_INVALID_ARGUMENT, Message(read)), nullptr;
+  }
   if (max_tokens > 0) question.max_new_tokens = static_cast<uint32_t>(max_tokens);
   question.sampling = {.temperature = temperature,
                        .top_k = top_k > 0 ? top_k : 50,
@@ -120,7 +148,12 @@ gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, fl
                        .seed = seed};
   Service& service = model->runtime->service();
   StatusOr<Request> request = service.MakeRequest(std::move(question));
-  if (!request.ok()) return Set(error, CodeOf(request.status(), GYRE_UNKNOWN), Message(request.status())), nullptr;
+  if (!request.ok()) {
+    const bool refused = grammar != nullptr && (absl::IsUnimplemented(request.status()) ||  // the grammar is
+                                                absl::IsResourceExhausted(request.status()));
+    const int code = refused ? GYRE_INVALID_ARGUMENT : CodeOf(request.status(), GYRE_UNKNOWN);
+    return Set(error, code, Message(request.status())), nullptr;
+  }
   StatusOr<std::unique_ptr<EventStream>> stream = service.Submit(*std::move(request), {.may_stall = true});
   if (!stream.ok()) {
     // MakeRequest has checked that the request fits, so this error means that too many requests wait.
@@ -233,17 +266,28 @@ void gyre_model_free(gyre_model* model) {
 
 gyre_session* gyre_start(gyre_model* model, const char* prompt, int max_tokens, float temperature, int top_k,
                          float top_p, uint64_t seed, int* error) {
+  return gyre_start_grammar(model, prompt, nullptr, max_tokens, temperature, top_k, top_p, seed, error);
+}
+
+gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_tokens, float temperature, int top_k,
+                              float top_p, uint64_t seed, int* error) {
+  return gyre_start_chat_grammar(model, messages, nullptr, max_tokens, temperature, top_k, top_p, seed, error);
+}
+
+gyre_session* gyre_start_grammar(gyre_model* model, const char* prompt, const gyre_grammar* grammar, int max_tokens,
+                                 float temperature, int top_k, float top_p, uint64_t seed, int* error) {
   return Guarded<gyre_session*>(error, nullptr, [&]() -> gyre_session* {
     if (model == nullptr || prompt == nullptr) {
       return Set(error, GYRE_INVALID_ARGUMENT, "the model or the prompt is null"), nullptr;
     }
     gyre::StatusOr<gyre::TextInput> input = gyre::TextInput{.text = prompt};
-    return gyre::Start(model, std::move(input), max_tokens, temperature, top_k, top_p, seed, error);
+    return gyre::Start(model, std::move(input), grammar, max_tokens, temperature, top_k, top_p, seed, error);
   });
 }
 
-gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_tokens, float temperature, int top_k,
-                              float top_p, uint64_t seed, int* error) {
+gyre_session* gyre_start_chat_grammar(gyre_model* model, const char* messages, const gyre_grammar* grammar,
+                                      int max_tokens, float temperature, int top_k, float top_p, uint64_t seed,
+                                      int* error) {
   return Guarded<gyre_session*>(error, nullptr, [&]() -> gyre_session* {
     if (model == nullptr || messages == nullptr) {
       return Set(error, GYRE_INVALID_ARGUMENT, "the model or the conversation is null"), nullptr;
@@ -255,7 +299,7 @@ gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_t
     } else {
       input = conversation.status();
     }
-    return gyre::Start(model, std::move(input), max_tokens, temperature, top_k, top_p, seed, error);
+    return gyre::Start(model, std::move(input), grammar, max_tokens, temperature, top_k, top_p, seed, error);
   });
 }
 

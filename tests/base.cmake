@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(base_tests unit FILES base_cpus_test base_memory_test base_range_test base_sha256_test base_unix_time_test
+  gyre_tests(base_tests unit FILES base_cpus_test base_mask_codec_test base_memory_test base_range_test base_sha256_test base_unix_time_test
     DEPS gyre_base gyre_kernels)
   gyre_tests(measured_tests unit FILES limits_machine_speed_test transport_probe_test DEPS gyre_limits gyre_transport)
   # The plots in docs/ are what docs/performance.json gives, and their figures stand in docs/performance.md.

@@ -84,6 +84,49 @@ static void TestTexts(gyre_model* model) {
   CHECK(strcmp(first, second) != 0);
 }
 
+/* The texts of a grammar, and what is no grammar. */
+static void TestGrammars(gyre_model* model) {
+  int error = -1;
+  char text[kRoom];
+  gyre_grammar grammar = {.struct_size = sizeof grammar,
+                          .json_schema =
+                              "{\"type\": \"object\", \"properties\": {\"name_of_it\": {\"enum\": [7]}}, "
+                              "\"required\": [\"name_of_it\"], \"additionalProperties\": false}",
+                          .compact_json = true};
+  for (int jump = 0; jump < 2; ++jump) {
+    grammar.no_jump_ahead = jump == 0;
+    gyre_session* session = gyre_start_grammar(model, "JSON: ", &grammar, 200, 0, 0, 0, 1, &error);
+    CHECK(session != NULL && error == GYRE_OK);
+    ReadAll(session, 256, text);
+    CHECK(strncmp(text, "{\"name_of_it\":7", 15) == 0);
+    CHECK(text[strlen(text) - 1] == '}');
+    gyre_free(session);
+  }
+  grammar = (gyre_grammar){.struct_size = sizeof grammar, .regex = "(yes|no)!"};
+  gyre_session* session = gyre_start_grammar(model, "Is it?", &grammar, 20, 1, 0, 0, 1, &error);
+  ReadAll(session, 256, text);
+  CHECK(strcmp(text, "yes!") == 0 || strcmp(text, "no!") == 0);
+  gyre_free(session);
+  grammar = (gyre_grammar){.struct_size = sizeof grammar, .gbnf = "root ::= \"a\" \"b\"+ \"c\"\n"};
+  session =
+      gyre_start_chat_grammar(model, "[{\"role\": \"user\", \"content\": \"Hi\"}]", &grammar, 500, 1, 0, 0, 1, &error);
+  ReadAll(session, 256, text);
+  CHECK(strncmp(text, "ab", 2) == 0);
+  gyre_free(session);
+
+  gyre_grammar wrong[] = {
+      {.struct_size = sizeof grammar},
+      {.struct_size = sizeof grammar, .regex = "a", .gbnf = "root ::= \"a\"\n"},
+      {.struct_size = 100000, .regex = "a"},
+      {.struct_size = sizeof grammar, .regex = "(a"},
+      {.struct_size = sizeof grammar, .json_schema = "{\"uniqueItems\": true, \"type\": \"array\"}"},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    CHECK(gyre_start_grammar(model, "a", &wrong[i], 4, 0, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+    CHECK(strlen(gyre_error_message()) > 0);
+  }
+}
+
 static void TestErrors(gyre_model* model, const char* path) {
   int error = -1;
   CHECK(gyre_load("/no/such/file.gguf", NULL, &error) == NULL && error == GYRE_NOT_FOUND);
@@ -162,6 +205,7 @@ int main(int count, char** words) {
   gyre_model* model = gyre_load(words[1], &options, &error);
   CHECK(model != NULL && error == GYRE_OK);
   TestTexts(model);
+  TestGrammars(model);
   TestErrors(model, words[1]);
 
   struct Job jobs[4];

@@ -2,10 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <string>
 
+#include "coordinator/engine/grammar_guide.h"
 #include "coordinator/engine/mask_numbers.h"
 #include "coordinator/grammar/source.h"
+#include "model/spm.h"
 #include "tests/testing/engine_rig.h"
 
 namespace gyre {
@@ -17,7 +23,7 @@ using testing::Outcome;
 using testing::Runner;
 using testing::ScriptedStage;
 
-// Token 0 to 94 are the characters from the space on, but some are longer texts; 96 ends a text.
+// Token 0 to 94 are the characters from the space on, but some are longer texts; 95 is a line feed, 96 ends a text.
 std::vector<std::string> Pieces() {
   std::vector<std::string> pieces;
   for (int id = 0; id < ScriptedStage::kVocab; ++id) pieces.emplace_back(1, static_cast<char>(' ' + id));
@@ -26,21 +32,39 @@ std::vector<std::string> Pieces() {
   pieces[4] = "true";
   pieces[5] = "\":";
   pieces[6] = "{\"";
-  pieces[95] = pieces[96] = "";
+  pieces[95] = "\n";
+  pieces[96] = "";
   return pieces;
 }
 constexpr TokenId kEnd = 96;
+
+// It merges the longer ones, the first of them first.
+std::unique_ptr<Tokenizer> TokenizerOf(const std::vector<std::string>& pieces) {
+  Vocabulary v;
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    const bool longer = pieces[id].size() > 1;
+    v.Add(pieces[id].empty() ? fmt::format("<{}>", id) : pieces[id],
+          pieces[id].empty() ? TokenType::kControl : TokenType::kNormal);
+    v.scores.push_back(longer ? -static_cast<float>(id) : -1000);
+  }
+  v.end_ids = {kEnd};
+  auto made = MakeSpmTokenizer(std::move(v), {.add_space_prefix = false, .meta_space = false});
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
 
 class EngineGrammar : public testing::EngineRig {
  protected:
   const std::vector<std::string> pieces_ = Pieces();
   const std::shared_ptr<const grammar::TokenTrie> trie_ =
       std::make_shared<grammar::TokenTrie>(pieces_, std::vector<TokenId>{kEnd});
+  const std::unique_ptr<Tokenizer> tokenizer_ = TokenizerOf(pieces_);
 
-  std::shared_ptr<grammar::CompiledGrammar> Compiled(SourceKind kind, const std::string& text) {
+  std::shared_ptr<grammar::CompiledGrammar> Compiled(SourceKind kind, const std::string& text, bool jumps = true) {
     auto read = grammar::ReadSource({.kind = kind, .text = text});
     EXPECT_TRUE(read.ok()) << read.status();
-    auto compiled = grammar::CompiledGrammar::Make(*std::move(read), trie_);
+    auto compiled =
+        grammar::CompiledGrammar::Make(*std::move(read), trie_, {.jump_ahead = jumps, .tokenizer = tokenizer_.get()});
     EXPECT_TRUE(compiled.ok()) << compiled.status();
     return *compiled;
   }
@@ -139,6 +163,44 @@ TEST_F(EngineGrammar, ForcedTokensGoInOneStep) {
   EXPECT_EQ(engine_->stats().forced_tokens, 24u);
 }
 
+// Bytes that must come are the tokenizer's tokens, which cost no lap either; without jumping ahead each token does.
+TEST_F(EngineGrammar, ForcedBytesGoInOneStep) {
+  constexpr char kPattern[] = R"x(p(abc":true|abc":!){8})x";
+  size_t steps[2] = {0, 0};
+  for (const bool jumps : {true, false}) {
+    Start();
+    Runner runner(*engine_);
+    for (uint64_t seed = 1; seed < 4; ++seed) {
+      Request r = Hot(100, seed);
+      r.grammar = Compiled(SourceKind::kRegex, kPattern, jumps);
+      r.stop_ids = {kEnd};
+      runner.Add(std::move(r));
+    }
+    ForEachFrame(runner, [&](const ScriptedStage::Received& r) {
+      steps[jumps ? 1 : 0] += r.kind == FrameKind::kTokens ? 1 : 0;
+      stage_.Answer(r);
+    });
+    for (const Outcome& outcome : runner.Wait()) {
+      EXPECT_TRUE(outcome.finished) << outcome.status;
+      EXPECT_TRUE(Takes(SourceKind::kRegex, kPattern, TextOf(outcome))) << TextOf(outcome);
+      if (!jumps) continue;
+      const auto count = [&](TokenId id) { return std::count(outcome.tokens.begin(), outcome.tokens.end(), id); };
+      EXPECT_EQ(count(1), 8) << "ab, then c, then the quote with its colon";
+      EXPECT_EQ(count('c' - ' '), 8);
+      EXPECT_EQ(count(5), 8);
+      EXPECT_EQ(count(3), 0) << "bc would merge later";
+    }
+    if (jumps) {
+      EXPECT_GE(engine_->stats().forced_tokens, 3u * 24 - 3);
+    } else {
+      EXPECT_EQ(engine_->stats().forced_tokens, 0u);
+    }
+    Pass();
+    engine_.reset();
+  }
+  EXPECT_LT(steps[1] * 2, steps[0]);
+}
+
 TEST_F(EngineGrammar, WithLogProbabilitiesEachTokenIsAnswered) {
   Start();
   Runner runner(*engine_);
@@ -212,6 +274,96 @@ TEST_F(EngineGrammar, AMinimumDoesNotKeepOffTheOnlyEnd) {
   stage_.ServeUntil([&] { return runner.done(); });
   EXPECT_GE(TextOf(runner.Wait()[0]).size(), 20u);
   EXPECT_EQ(TextOf(runner.Wait()[1]), "aaa");
+}
+
+// A tokenizer that stands still while its gate is closed.
+class Gated : public Tokenizer {
+ public:
+  explicit Gated(const Tokenizer& inner) : inner_(inner) {}
+  void Set(bool open) {
+    const std::lock_guard lock(mutex_);
+    open_ = open;
+    changed_.notify_all();
+  }
+  std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
+    return inner_.Encode(text, options);
+  }
+  int size() const override { return inner_.size(); }
+  std::string Piece(TokenId id, bool at_start) const override { return inner_.Piece(id, at_start); }
+  std::string Text(TokenId id) const override { return inner_.Text(id); }
+  TokenType type(TokenId id) const override { return inner_.type(id); }
+  TokenId bos() const override { return inner_.bos(); }
+  TokenId eos() const override { return inner_.eos(); }
+  bool add_bos() const override { return inner_.add_bos(); }
+  bool add_eos() const override { return inner_.add_eos(); }
+  bool IsEndOfGeneration(TokenId id) const override { return inner_.IsEndOfGeneration(id); }
+  const std::string& kind() const override { return inner_.kind(); }
+
+ private:
+  const Tokenizer& inner_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool open_ = true;
+};
+
+// However many texts wait for masks of one grammar, those of others get theirs.
+TEST_F(EngineGrammar, ASlowGrammarHoldsUpItsOwnTextsOnly) {
+  Gated gate(*tokenizer_);
+  const auto compiled = [&](const char* pattern) {
+    auto made = grammar::CompiledGrammar::Make(*grammar::ReadSource({.kind = SourceKind::kRegex, .text = pattern}),
+                                               trie_, {.tokenizer = &gate});
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *made;
+  };
+  Request slow, quick;
+  slow.grammar = compiled("xabc");
+  quick.grammar = Compiled(SourceKind::kRegex, "[xy]abc");
+  std::mutex mutex;
+  std::condition_variable came;
+  std::deque<std::function<void()>> works;
+  std::vector<SeqId> found;
+  GrammarGuide guide({.tokenizer = nullptr,
+                      .vocab = ScriptedStage::kVocab,
+                      .post =
+                          [&](std::function<void()> work) {
+                            const std::lock_guard lock(mutex);
+                            works.push_back(std::move(work));
+                            came.notify_one();
+                          },
+                      .found =
+                          [&](SeqId seq, const Status& status, Duration) {
+                            EXPECT_TRUE(status.ok()) << status;
+                            found.push_back(seq);
+                          }});
+  const auto run_until_found = [&](size_t n) {
+    while (found.size() < n) {
+      std::unique_lock lock(mutex);
+      if (!came.wait_for(lock, std::chrono::minutes(1), [&] { return !works.empty(); })) return false;
+      const auto work = std::move(works.front());
+      works.pop_front();
+      lock.unlock();
+      work();
+    }
+    return true;
+  };
+  gate.Set(false);
+  const std::vector<TokenId> x = {'x' - ' '};
+  for (const uint64_t seq : {1u, 2u, 3u}) EXPECT_TRUE(guide.Begin(SeqId{seq}, slow, x).ok());
+  EXPECT_TRUE(guide.Begin(SeqId{4}, quick, x).ok());
+  EXPECT_TRUE(guide.Awaits(SeqId{1}) && guide.Awaits(SeqId{4}));
+  EXPECT_TRUE(run_until_found(1));
+  EXPECT_EQ(found, (std::vector<SeqId>{SeqId{4}}));
+  EXPECT_EQ(guide.Forced(SeqId{4}), 1) << "ab";
+  guide.End(SeqId{2});  // its search may end when it is gone
+  gate.Set(true);
+  EXPECT_TRUE(run_until_found(3));
+  EXPECT_EQ(found, (std::vector<SeqId>{SeqId{4}, SeqId{1}, SeqId{3}}));
+  EXPECT_FALSE(guide.Awaits(SeqId{3}));
+  EXPECT_EQ(guide.Forced(SeqId{3}), 1);
+  EXPECT_EQ(guide.MaskOf(SeqId{2}), nullptr);
+  guide.Stop();
 }
 
 TEST(MaskNumbersTest, ANumberIsGivenAgainOnlyToALaterStep) {

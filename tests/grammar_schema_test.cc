@@ -43,6 +43,39 @@ TEST(GrammarSchema, NumbersAreComparedByValue) {
   EXPECT_FALSE(Takes(R"({"multipleOf": 7, "minimum": 100})", "98"));
 }
 
+// No number goes on for ever, but each has the digits that its limits have.
+TEST(GrammarSchema, NumbersHaveAnEnd) {
+  const std::string nines(40, '9');
+  EXPECT_TRUE(Takes("{}", "18446744073709551615"));
+  EXPECT_TRUE(Takes("{}", "0.30000000000000004"));
+  EXPECT_TRUE(Takes("{}", "-1.7976931348623157e+30"));
+  for (const char* schema : {"{}", R"({"type": "integer"})", R"({"type": "number", "minimum": 5})",
+                             R"({"multipleOf": 3})", R"({"multipleOf": 0.5})", R"({"not": {"multipleOf": 7}})"}) {
+    EXPECT_FALSE(Takes(schema, nines)) << schema;
+    EXPECT_FALSE(Takes(schema, "9." + std::string(30, '0'))) << schema;
+  }
+  // What readers with doubles take for another number.
+  EXPECT_FALSE(Takes(R"({"exclusiveMinimum": 1})", "1.00000000000000001"));
+  EXPECT_FALSE(Takes(R"({"not": {"type": "integer"}})", "46783480497402822335.5"));
+  EXPECT_TRUE(Takes(R"({"minimum": 0, "maximum": 1})", "0.12345678901234"));
+  EXPECT_TRUE(Takes(R"({"maximum": 90})", "-122.419415500000"));
+  EXPECT_TRUE(Takes(R"({"minimum": 1})", "123456789012345678.0"));
+  EXPECT_TRUE(Takes(R"({"type": "integer"})", "10.00"));
+  for (const char* schema :
+       {R"({"not": {"const": 1}})", R"({"not": {"type": "integer"}})", R"({"not": {"multipleOf": 1}})",
+        R"({"not": {"const": 1}, "minimum": 0.0000000000000000000000001})"}) {
+    for (size_t zeros = 0; zeros < 30; ++zeros) {
+      EXPECT_FALSE(Takes(schema, zeros == 0 ? "1" : "1." + std::string(zeros, '0'))) << schema << zeros;
+    }
+  }
+  EXPECT_FALSE(Takes(R"({"const": 1})", "1." + std::string(30, '0')));
+  EXPECT_FALSE(Takes(R"({"const": 1.5})", "1.5" + std::string(30, '0')));
+  EXPECT_TRUE(Takes("{\"minimum\": " + nines + "}", nines));
+  EXPECT_TRUE(Takes("{\"type\": \"integer\", \"maximum\": -" + nines + "}", "-" + nines));
+  EXPECT_TRUE(Takes("{\"const\": " + nines + "}", nines));
+  EXPECT_TRUE(Takes(R"({"minimum": 0.0000000000000000000012})", "0.0000000000000000000012"));
+}
+
 TEST(GrammarSchema, StringsInAllTheirWritings) {
   const std::string s = R"({"type": "string", "pattern": "^[a-zé]+$", "maxLength": 3})";
   EXPECT_TRUE(Takes(s, R"("aé")"));
@@ -173,6 +206,52 @@ TEST(GrammarSchema, HostileSchemasAreRefusedInTimeByTheBound) {
         << schema.substr(0, 60);
   }
   EXPECT_TRUE(absl::IsResourceExhausted(JsonSchemaGrammar(std::string_view(exponential)).status()));
+}
+
+// The masks of strings whose length and pattern are bounded are those that trying each token gives, far from the bounds
+// and near them.
+TEST(GrammarSchema, MasksOfBoundedStrings) {
+  std::vector<std::string> longer = {"ab", "a b ", "  ", "\\n", "\\u00", "é", "\xC3", "\xE2\x82", "x\"", "\",", "a\"}"};
+  for (const size_t n : {8, 16, 31, 32, 33, 40, 64})
+    longer.insert(longer.end(), {std::string(n, 'a'), std::string(n, ' ')});
+  const auto trie = testing::SmallVocabulary(longer);
+  for (const char* schema :
+       {R"({"type": "string", "maxLength": 60, "pattern": "^[ab ]*$"})",
+        R"({"type": "string", "maxLength": 110, "pattern": "^b[\\s\\S]{0,75}$"})",
+        R"({"type": "string", "maxLength": 50, "pattern": "^(?:\\S+\\s+){0,9}\\S+$"})",
+        R"({"type": "string", "maxLength": 90, "pattern": "^a[\\s\\S]{0,60}b$"})",
+        R"({"type": "string", "minLength": 3, "maxLength": 45, "pattern": "^(?:[ab ]{2,3}){3,}$"})",
+        R"({"type": "string", "maxLength": 70, "pattern": "(?:x[ab]{40,45}|a*)$"})",
+        R"({"type": "string", "maxLength": 40, "allOf": [{"pattern": "a"}, {"pattern": "b"}]})"}) {
+    const auto g = testing::Compiled(JsonSchemaGrammar(std::string_view(schema)), trie);
+    ASSERT_NE(g, nullptr) << schema;
+    std::mt19937 random(5);
+    for (int walk = 0; walk < 4; ++walk) {
+      GrammarState state = g->start();
+      std::string text;
+      for (int step = 0; step < 70; ++step) {
+        const auto mask = g->Mask(state);
+        ASSERT_TRUE(mask.ok()) << schema << "\n" << text << "\n" << mask.status();
+        std::vector<TokenId> ids;
+        for (TokenId id = 0; id < trie->size(); ++id) {
+          const bool allowed = ((*mask)->words[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;
+          if (trie->piece(id).empty()) continue;
+          ASSERT_EQ(allowed, !g->Advance(state, trie->piece(id))->dead()) << schema << "\n"
+                                                                          << text << "\n<" << trie->piece(id) << ">";
+          const char first = trie->piece(id)[0];
+          if (allowed && (first != '"' || step < 3) &&
+              (first == 'a' || first == 'b' || first == ' ' || random() % 40 == 0)) {
+            ids.push_back(id);
+          }
+          if (allowed && step < 3) ids.push_back(id);
+        }
+        if (ids.empty()) break;
+        const TokenId id = ids[random() % ids.size()];
+        state = *g->Advance(state, id);
+        text += trie->piece(id);
+      }
+    }
+  }
 }
 
 // Texts drawn at random by masks alone: each obeys the schema, by a reading that shares nothing with the grammar.

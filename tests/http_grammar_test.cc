@@ -104,6 +104,8 @@ TEST_F(HttpGrammarTest, EachFieldOfEachApiGivesTheAnswerItsForm) {
       {kChat, "\"structured_outputs\":{\"choice\":" + choices + "}", "red|blue"},
       {kChat, R"("structured_outputs":{"regex":"red|blue"})", "red|blue"},
       {kChat, "\"structured_outputs\":{\"grammar\":" + gbnf + "}", "red|blue"},
+      {kChat, "\"structured_outputs\":{\"json\":" + schema + ",\"disable_any_whitespace\":true}",
+       R"x(\{"colour":"(red|blue)"\})x"},
       {kText, "\"response_format\":" + named, json_text},
       {kText, "\"guided_choice\":" + choices, "red|blue"},
       {kResponses, "\"text\":{\"format\":" + beside + "}", json_text},
@@ -118,6 +120,18 @@ TEST_F(HttpGrammarTest, EachFieldOfEachApiGivesTheAnswerItsForm) {
     const std::string text = Answer(c.path, c.fields);
     EXPECT_TRUE(std::regex_match(text, std::regex(c.expected))) << c.path << " " << c.fields << ": " << text;
   }
+}
+
+TEST_F(HttpGrammarTest, WhatMustComeNeedsNoAnswerUnlessTheRequestSaysSo) {
+  const std::string fields = R"x("guided_regex":"The colour of this is (red|blue)")x";
+  const auto forced = [] { return ring_->engine().stats().forced_tokens; };
+  const uint64_t before = forced();
+  EXPECT_THAT(Answer(kChat, fields + ",\"jump_ahead\":false"),
+              ::testing::MatchesRegex("The colour of this is (red|blue)"));
+  EXPECT_THAT(Answer(kChat, fields + ",\"logit_bias\":{\"5\":1}"), ::testing::MatchesRegex("The colour of this is .*"));
+  EXPECT_EQ(forced(), before);
+  EXPECT_THAT(Answer(kChat, fields), ::testing::MatchesRegex("The colour of this is (red|blue)"));
+  EXPECT_GE(forced(), before + 3);
 }
 
 TEST_F(HttpGrammarTest, AnyObjectIsAnObject) {

@@ -123,7 +123,7 @@ void Engine::Impl::Stop() {
   if (!thread_.joinable()) return;
   Post([] {});
   thread_.join();
-  mask_makers_.reset();  // what they make goes into the inbox
+  guide_.Stop();  // what its threads find goes into the inbox
 }
 
 Status Engine::Impl::CheckIntegrity() {

@@ -87,6 +87,7 @@ struct EngineStats {
   uint64_t step_bytes_sent = 0;  // frames of steps, to the first stage
   uint64_t mask_bytes_sent = 0;  // frames of masks, to the first stage
   uint64_t forced_tokens = 0;    // generated ones that a grammar left no choice about, and that took no answer
+  LatencyHistogram mask_time;    // of masks that were not known when a text needed them, until they were
   uint64_t context_shifts = 0;   // full contexts that lost their older tokens (EngineOptions::context_keep)
   // Tokens of all prompts, and rows of prompts that were sent into the ring: those of replays too, not those that the
   // prefix cache had.

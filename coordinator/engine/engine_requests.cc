@@ -1,5 +1,6 @@
 // Requests: what is refused, how they begin, are held back, expire and end.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/counted.h"
@@ -120,7 +121,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
                         .tenant_salt = r.cache_salt};
   if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) return Fail(s, status);
   if (awaited_) Deliver(s, Waiting{*awaited_});
-  BeginGrammar(s);
+  Guide(s, guide_.Begin(s.id, r, std::span(s.tokens).subspan(r.prompt.size())));
 }
 
 // Sends the events of earlier tokens again and restores the text's state: as Emit, with the context shifted where
@@ -219,6 +220,7 @@ void Engine::Impl::End(Sequence& s, const Event& terminal) {
   Trace(TraceKind::kRequestEnded, static_cast<uint64_t>(s.id));
   scheduler_->Remove(s.id);
   full_logits_.Drop(s.id);
+  guide_.End(s.id);
   board_.Stale();
   const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
   Deliver(s, terminal);

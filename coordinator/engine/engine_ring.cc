@@ -111,7 +111,7 @@ void Engine::Impl::LoseFlights(const Status& why) {
     scheduler_->Repeat(id);
   }
   full_logits_.Clear();
-  mask_numbers_.Clear();
+  guide_.ForgetNumbers();
 }
 
 // InvalidArgument, as clients and proxies send what fails otherwise again by themselves.

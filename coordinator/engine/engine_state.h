@@ -12,15 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mask_codec.h"
 #include "base/mutex.h"
 #include "base/step_codec.h"
 #include "base/trace.h"
-#include "base/work_pool.h"
 #include "coordinator/engine/cache_reporter.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/full_logits_requests.h"
-#include "coordinator/engine/mask_numbers.h"
+#include "coordinator/engine/grammar_guide.h"
 #include "coordinator/engine/poison_prompts.h"
 #include "coordinator/engine/ring_session.h"
 #include "coordinator/engine/sequence.h"
@@ -35,7 +33,11 @@ class Engine::Impl {
       : options_(std::move(options)),
         ring_(options_.step_timeout),
         cache_(options_.cache, options_.generation, options_.on_cache),
-        scheduler_(std::make_unique<Scheduler>(options_.scheduler)) {}
+        scheduler_(std::make_unique<Scheduler>(options_.scheduler)),
+        guide_({.tokenizer = options_.tokenizer,
+                .vocab = options_.vocab,
+                .post = [this](std::function<void()> work) { Post(std::move(work)); },
+                .found = [this](SeqId seq, const Status& found, Duration took) { OnMask(seq, found, took); }}) {}
 
   Status Start();
   void Stop();
@@ -129,7 +131,6 @@ class Engine::Impl {
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
   const SamplingParams& SamplingOf(Sequence& s) const;
-  bool OnlyEnds(const Sequence& s) const { return s.mask != nullptr && s.mask->only_ends; }
   RowRequest SampleRequest(Sequence& s, const StepItem& item);
   void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);
@@ -148,19 +149,10 @@ class Engine::Impl {
   static std::vector<TokenId> ContextOf(const Sequence& s);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
 
-  // Grammars (engine_grammar.cc). A sequence whose mask is not known yet gets no rows meanwhile.
-  void BeginGrammar(Sequence& s);
-  void BeginReasoning(Sequence& s);
-  void EndReasoning(Sequence& s, TokenId token, std::string* content);
-  void AdvanceGrammar(Sequence& s, TokenId token);
-  void FindMask(Sequence& s, std::string bytes, std::vector<TokenId> tokens);
-  struct GrammarStep {
-    grammar::GrammarState state;
-    std::shared_ptr<const grammar::TokenMask> mask;
-  };
-  void OnMask(SeqId seq, const StatusOr<GrammarStep>& found);
+  // Where the text's grammar needs a mask that is not known yet, the sequence gets no rows meanwhile.
+  void Guide(Sequence& s, const Status& status);
+  void OnMask(SeqId seq, const Status& found, Duration took);
   void ForceTokens(Sequence& s);
-  void NameMask(const Sequence& s, StepId step, RowRequest* request);
   Status SendMasks();
 
   // The answers for a prompt's own rows that a request asks for (engine_prompts.cc).
@@ -191,9 +183,7 @@ class Engine::Impl {
   bool unchecked_ = false;        // requests came since the last check of the KV bookkeeping
   bool distrusts_cache_ = false;  // blocks may be of two sequences: the next ring begins with none
   Deadline next_check_{};
-  MaskNumbers mask_numbers_;
-  std::vector<NumberedMask> new_masks_;  // that the step which is being made names
-  std::optional<WorkPool> mask_makers_;  // from the first request with a grammar on
+  GrammarGuide guide_;
   StatsBoard board_;
   EngineStats& counts_ = board_.counts;
   std::deque<LinkInbox::Command> commands_;  // that are being run

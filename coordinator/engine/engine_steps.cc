@@ -11,7 +11,7 @@ namespace gyre {
 // The settings for the next token. Where the text may not end yet, the ids that would end it are banned.
 const SamplingParams& Engine::Impl::SamplingOf(Sequence& s) const {
   const Request& r = s.request;
-  if (s.generated() >= r.min_new_tokens || r.ignore_end || OnlyEnds(s)) return r.sampling;
+  if (s.generated() >= r.min_new_tokens || r.ignore_end || guide_.OnlyEnds(s.id)) return r.sampling;
   if (!s.endless_sampling) {
     SamplingParams& params = s.endless_sampling.emplace(r.sampling);
     std::vector<TokenId> ends = r.stop_ids;
@@ -29,7 +29,7 @@ const SamplingParams& Engine::Impl::SamplingOf(Sequence& s) const {
 RowRequest Engine::Impl::SampleRequest(Sequence& s, const StepItem& item) {
   RowRequest request;
   if (options_.candidates_path && !s.wants_full_logits) {
-    request = MakeRowRequest(SamplingOf(s), s.History(), s.mask_words(), options_.candidates);
+    request = MakeRowRequest(SamplingOf(s), s.History(), guide_.WordsOf(s.id), options_.candidates);
   } else {
     request.mode = RowMode::kFullLogits;
   }
@@ -60,7 +60,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
     }
     AskRows(*s, item, &rows.requests);
-    if (item.sample_last && !rows.requests.empty()) NameMask(*s, plan.step, &rows.requests.back());
+    if (item.sample_last && !rows.requests.empty()) guide_.Name(s->id, plan.step, &rows.requests.back());
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
     batch_.seqs.push_back(std::move(rows));
@@ -129,7 +129,7 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
   Trace(TraceKind::kStepFailed, static_cast<uint64_t>(step));
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
-  mask_numbers_.Clear();  // it may be that the last stage lost some
+  guide_.ForgetNumbers();  // it may be that the last stage lost some
   for (SeqId seq : scheduler_->Land(step, false, Now()).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
   }
@@ -204,7 +204,7 @@ Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t positi
 void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
   if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
   const auto text_position = static_cast<uint32_t>(position + s.window.gap());
-  const StatusOr<Draw> draw = SampleFull(SamplingOf(s), s.History(), s.mask_words(), logits, text_position);
+  const StatusOr<Draw> draw = SampleFull(SamplingOf(s), s.History(), guide_.WordsOf(s.id), logits, text_position);
   return draw.ok() ? Emit(s, *draw, logits[static_cast<size_t>(draw->token)]) : Fail(s, draw.status());
 }
 
@@ -232,15 +232,50 @@ bool Engine::Impl::Accept(Sequence& s, const Draw& draw, float raw_logit) {
     Finish(s, FinishReason::kLength);
     return false;
   }
-  if (s.request.grammar != nullptr) AdvanceGrammar(s, draw.token);
-  return true;
+  if (s.request.grammar == nullptr) return true;
+  const SeqId id = s.id;
+  Guide(s, guide_.Advance(id, draw.token));
+  return Find(id) != nullptr;
 }
 
 void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   const SeqId id = s.id;
-  if (!Accept(s, draw, raw_logit) || Find(id) == nullptr) return;
+  if (!Accept(s, draw, raw_logit)) return;
   if (!scheduler_->Append(id, draw.token).ok() && !ShiftContext(s)) return Finish(s, FinishReason::kLength);
   ForceTokens(s);
+}
+
+void Engine::Impl::Guide(Sequence& s, const Status& status) {
+  if (!status.ok()) return Fail(s, status);
+  if (guide_.Awaits(s.id)) scheduler_->AwaitMask(s.id);
+}
+
+void Engine::Impl::OnMask(SeqId seq, const Status& found, Duration took) {
+  counts_.mask_time.Add(took);
+  Sequence* s = Find(seq);
+  if (s == nullptr) return;
+  if (!found.ok()) return Fail(*s, found);
+  scheduler_->MaskReady(seq);
+  // The token before was drawn: if it has no rows on their way, those that must follow can go with it.
+  if (s->generated() > 0) ForceTokens(*s);
+}
+
+// Tokens that must come whatever the model says need no answer: their rows go in one step.
+void Engine::Impl::ForceTokens(Sequence& s) {
+  const SeqId id = s.id;
+  for (TokenId token; (token = guide_.Forced(id)) >= 0;) {
+    if (!scheduler_->AppendForced(id, token).ok()) return;
+    ++counts_.forced_tokens;
+    if (!Accept(s, {.token = token, .probability = 1}, 0)) return;
+  }
+}
+
+Status Engine::Impl::SendMasks() {
+  encoder_.Reset();
+  if (!guide_.TakeNews(&encoder_)) return absl::OkStatus();
+  counts_.mask_bytes_sent += kFrameHeaderBytes + encoder_.size();
+  const ByteSpan parts[] = {encoder_.bytes()};
+  return ring_.Send(FrameKind::kMasks, parts, RealTime(ring_.silence_deadline()));
 }
 
 void Engine::Impl::ShiftWindow(Sequence& s) const {

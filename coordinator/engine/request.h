@@ -45,6 +45,10 @@ struct RequestSettings {
   // The text is one of this grammar, and may end only where the grammar says so; nullopt: any text. Not with
   // ignore_end. Where nothing but an end is allowed, min_new_tokens does not keep it off.
   std::optional<grammar::Source> grammar_source;
+  bool compact_json = false;  // where the grammar is JSON, it has no white space
+  // Tokens that must come take no answer. A text may have other tokens than without, as docs/grammar.md says. Not with
+  // a logit_bias, which may ban them.
+  bool jump_ahead = true;
   std::shared_ptr<grammar::CompiledGrammar> grammar;  // the same, compiled; the service does that
   AnswerFormat answer_format;  // the grammar begins where reasoning ends; without markers at once
   bool prompt_logits = false;  // a LogitsEvent for each prompt row, in order

@@ -86,6 +86,8 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
   if (!s.grammar_source) return;
   out->mutable_grammar()->set_kind(static_cast<uint32_t>(s.grammar_source->kind));
   out->mutable_grammar()->set_text(s.grammar_source->text);
+  out->mutable_grammar()->set_compact(s.compact_json);
+  out->mutable_grammar()->set_no_jump_ahead(!s.jump_ahead);
   *out->mutable_grammar()->mutable_after() = EncodeFormat(s.answer_format);
 }
 
@@ -109,6 +111,8 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
   // An unknown kind is one of a later release: kept as it is, it is refused when it is read.
   s.grammar_source =
       grammar::Source{.kind = static_cast<grammar::SourceKind>(m.grammar().kind()), .text = m.grammar().text()};
+  s.compact_json = m.grammar().compact();
+  s.jump_ahead = !m.grammar().no_jump_ahead();
   s.answer_format = DecodeFormat(m.grammar().after());
   return s;
 }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +14,6 @@
 #include "coordinator/engine/request.h"
 #include "coordinator/engine/sampler.h"
 #include "coordinator/engine/text_stream.h"
-#include "model/answer_splitter.h"
 #include "model/tokenizer.h"
 
 namespace gyre {
@@ -47,14 +45,6 @@ class Sequence {
   std::vector<TokenId> tokens;  // prompt, then generated
   ContextWindow window;         // those of them that are in the context
   RowRequest row_request;       // of the row that is sampled next, with the mask itself
-  // Until the grammar begins: reasoning goes on, or may be opened by this token (-1: that is over).
-  std::optional<AnswerSplitter> reasoning;
-  TokenId open_token = -1;
-  // With Request::grammar: where the text is in it, and the ids that may come next (null: any, or it is
-  // not known yet).
-  grammar::GrammarState grammar_state;
-  std::shared_ptr<const grammar::TokenMask> mask;
-  std::span<const uint64_t> mask_words() const { return mask ? std::span(mask->words) : std::span<const uint64_t>(); }
   // Request::sampling without the ids that end a text; made when the first token needs it.
   std::optional<SamplingParams> endless_sampling;
   // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.

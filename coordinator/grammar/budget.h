@@ -18,7 +18,8 @@ struct Bounds {
   size_t expressions = 2'000'000;        // distinct ones, so the lexer's states too
   size_t states = 200'000;               // of the parser
   size_t bytes = 256 << 20;              // of all of these together
-  size_t steps = 200'000'000;            // of one compilation, of one mask
+  size_t steps = 200'000'000;            // of one compilation
+  size_t mask_steps = 20'000'000;        // of one mask, of one text that is read
   std::chrono::milliseconds time{2000};  // of one compilation
 };
 
@@ -60,7 +61,8 @@ class Budget {
  private:
   void Look() {
     next_look_ = steps_ + 4096;
-    if (steps_ > bounds_.steps) Pass("steps", bounds_.steps);
+    const size_t most = timed_ ? bounds_.steps : bounds_.mask_steps;
+    if (steps_ > most) Pass("steps", most);
     if (timed_ && std::chrono::steady_clock::now() > end_) {
       Pass("ms for a compilation", static_cast<size_t>(bounds_.time.count()));
     }

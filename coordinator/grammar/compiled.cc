@@ -9,16 +9,20 @@ constexpr size_t kMostSteps = 1 << 18;
 
 }  // namespace
 
-CompiledGrammar::CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTrie> trie, size_t mask_bytes)
+CompiledGrammar::CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTrie> trie, const CompileOptions& options)
     : trie_(std::move(trie)),
-      mask_bytes_(mask_bytes),
+      options_(options),
       parser_(std::move(grammar)),
       masks_(&parser_, trie_.get()),
-      start_(parser_.start()) {}
+      start_(parser_.start()) {
+  if (trie_ != nullptr && options_.jump_ahead && options_.tokenizer != nullptr) {
+    forced_.emplace(&parser_, trie_.get(), options_.tokenizer);
+  }
+}
 
 StatusOr<std::shared_ptr<CompiledGrammar>> CompiledGrammar::Make(Grammar grammar, std::shared_ptr<const TokenTrie> trie,
-                                                                 size_t mask_bytes) {
-  std::shared_ptr<CompiledGrammar> made(new CompiledGrammar(std::move(grammar), std::move(trie), mask_bytes));
+                                                                 const CompileOptions& options) {
+  std::shared_ptr<CompiledGrammar> made(new CompiledGrammar(std::move(grammar), std::move(trie), options));
   GYRE_RETURN_IF_ERROR(made->parser_.budget().status());
   if (made->trie_ != nullptr) {
     const StatusOr<std::shared_ptr<const TokenMask>> first = made->Mask(made->start());
@@ -77,7 +81,12 @@ StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::Mask(GrammarState st
   auto mask = std::make_shared<TokenMask>();
   mask->words.resize(trie_->words());
   if (parser_.budget().passed()) return parser_.budget().status();
-  masks_.Make(state.id, &mask->words);
+  const TokenId forced = forced_ ? forced_->After(state.id) : -1;
+  if (forced >= 0) {
+    mask->words[static_cast<size_t>(forced) / 64] |= uint64_t{1} << static_cast<size_t>(forced) % 64;
+  } else {
+    masks_.Make(state.id, &mask->words);
+  }
   GYRE_RETURN_IF_ERROR(parser_.budget().status());
   for (size_t w = 0; w < mask->words.size(); ++w) {
     const uint64_t word = mask->words[w];
@@ -100,7 +109,7 @@ StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::Mask(GrammarState st
 void CompiledGrammar::Keep(uint32_t state, std::shared_ptr<const TokenMask> mask) {
   const size_t bytes = mask->words.size() * sizeof(uint64_t) + 128;
   const std::lock_guard cache(cache_mutex_);
-  while (!used_.empty() && kept_bytes_ + bytes > mask_bytes_) {
+  while (!used_.empty() && kept_bytes_ + bytes > options_.mask_bytes) {
     kept_.erase(used_.back());
     used_.pop_back();
     kept_bytes_ -= bytes;
@@ -126,24 +135,10 @@ std::shared_ptr<const TokenMask> CompiledGrammar::CachedMask(GrammarState state)
 }
 
 std::string CompiledGrammar::ForcedBytes(GrammarState state, size_t most) {
-  std::string forced;
-  if (state.ended()) return forced;
+  if (state.ended()) return "";
   const std::lock_guard work(work_mutex_);
-  StateId at = state.id;
-  while (forced.size() < most && at != kDead && !parser_.Accepts(at)) {
-    int only = -1;
-    bool one = true;
-    for (const Parser::Item& i : parser_.items(at)) {
-      for (const FirstStep::Bytes& b : parser_.expressions().First(i.rest).bytes) {
-        one = one && b.first == b.last && (only < 0 || only == b.first);
-        only = b.first;
-      }
-    }
-    if (!one || only < 0) break;
-    forced += static_cast<char>(only);
-    at = parser_.Next(at, static_cast<uint8_t>(only));
-  }
-  return forced;
+  std::vector<StateId> states;
+  return grammar::ForcedBytes(&parser_, state.id, most, &states);
 }
 
 CompiledGrammar::Size CompiledGrammar::size() {

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/status.h"
+#include "coordinator/grammar/forced_tokens.h"
 #include "coordinator/grammar/masks.h"
 
 namespace gyre::grammar {
@@ -31,19 +32,30 @@ struct TokenMask {
   bool only_ends = false;  // all of them end the text
 };
 
+struct CompileOptions {
+  size_t mask_bytes = 16 << 20;  // what the kept masks may take
+  // Where tokens must come, the mask has one id, which is drawn without an answer. false: this is left to the masks,
+  // and each token has its answer.
+  bool jump_ahead = true;
+  // Of the trie's vocabulary; outlives the grammar. It says which of their tokens forced bytes are. null: only what no
+  // other token can write is forced.
+  const Tokenizer* tokenizer = nullptr;
+};
+
 // The grammar of one request, or of several. Its language never changes; what it has found out grows.
 //
 // Thread-safe. CachedAdvance and CachedMask take a lock that nobody holds for longer than a look-up: these are for the
 // engine's thread. Every other call may wait for a mask that another thread makes: up to some ms.
 class CompiledGrammar {
  public:
-  // trie: of the model; nullptr = only bytes are asked. mask_bytes: what the kept masks may take.
+  // trie: of the model; nullptr = only bytes are asked.
   // Errors: kResourceExhausted, the bound that is passed; kInvalidArgument: the vocabulary has no token for what must
   // come first.
   static StatusOr<std::shared_ptr<CompiledGrammar>> Make(Grammar grammar, std::shared_ptr<const TokenTrie> trie,
-                                                         size_t mask_bytes = 16 << 20);
+                                                         const CompileOptions& options = {});
 
   GrammarState start() const { return {start_}; }
+  bool jumps_ahead() const { return options_.jump_ahead; }
 
   // The state behind a token; dead() if the mask of the state forbids it. A pure function of both. kResourceExhausted:
   // a bound is passed.
@@ -52,8 +64,8 @@ class CompiledGrammar {
   StatusOr<GrammarState> Advance(GrammarState state, std::string_view bytes);
   // Whether the text may end.
   bool MayEnd(GrammarState state);
-  // The ids that may come next. kResourceExhausted: a bound is passed; kFailedPrecondition: the vocabulary has no token
-  // for what must come, or the state is dead or ended.
+  // The ids that may come next; where a token is forced, it alone. kResourceExhausted: a bound is passed;
+  // kFailedPrecondition: the vocabulary has no token for what must come, or the state is dead or ended.
   StatusOr<std::shared_ptr<const TokenMask>> Mask(GrammarState state);
 
   // What is known already; else nothing.
@@ -69,16 +81,17 @@ class CompiledGrammar {
   Size size();
 
  private:
-  CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTrie> trie, size_t mask_bytes);
+  CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTrie> trie, const CompileOptions& options);
   StateId Step(GrammarState state, std::string_view bytes);
   void Keep(uint32_t state, std::shared_ptr<const TokenMask> mask);
 
   const std::shared_ptr<const TokenTrie> trie_;
-  const size_t mask_bytes_;
+  const CompileOptions options_;
 
   std::mutex work_mutex_;  // taken before cache_mutex_
   Parser parser_;
   MaskMaker masks_;
+  std::optional<ForcedTokens> forced_;
   uint32_t start_;
 
   struct Kept {

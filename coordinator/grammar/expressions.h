@@ -96,6 +96,10 @@ class Expressions {
   ExprId And(std::vector<ExprId> parts);
   ExprId And(ExprId a, ExprId b) { return And(std::vector<ExprId>{a, b}); }
   ExprId Not(ExprId a);
+  // Wherever so many of this expression stand in an intersection, the other parts' texts are rows of it too: it only
+  // counts their characters.
+  void MarkCharacter(ExprId e) { characters_.insert(e); }
+  bool IsCharacter(ExprId e) const { return characters_.contains(e); }
   // Keeps a maker of lazy expressions as long as these expressions live.
   const Lazy* Own(std::unique_ptr<const Lazy> lazy);
 
@@ -120,6 +124,7 @@ class Expressions {
   // For a grammar's walk over what it has: parts of concatenations, alternatives and repetitions; a call's rule.
   std::vector<ExprId> Parts(ExprId e) const;
   RuleId rule(ExprId call) const { return nodes_[call].a; }
+  size_t length(ExprId text) const { return nodes_[text].b; }
   uint32_t min(ExprId repeat) const { return nodes_[repeat].b; }
   uint32_t max(ExprId repeat) const { return nodes_[repeat].c; }
   bool LazyProductive(ExprId lazy, const std::vector<bool>& productive) const;
@@ -179,6 +184,7 @@ class Expressions {
   absl::flat_hash_map<ExprId, ExprId> expanded_;
   absl::flat_hash_map<ExprId, bool> finds_;
   std::vector<bool> productive_;
+  absl::flat_hash_set<ExprId> characters_;
 };
 
 }  // namespace gyre::grammar

@@ -77,7 +77,7 @@ class SchemaGrammar {
       NumberLimits limits = a.number;
       std::vector<ExprId> parts;
       for (const JsonTree* v : a.except) {
-        if (v->Is(JsonKind::kNumber)) parts.push_back(e_.Not(text_.NumberLiteral(v->number)));
+        if (v->Is(JsonKind::kNumber)) parts.push_back(e_.Not(text_.NumberLiteral(v->number, kUnbounded)));
       }
       // With an exponent one number has too many texts to leave it out.
       if (!parts.empty() && limits.none()) parts.push_back(e_.Alt(NoExponent(true), NoExponent(false)));

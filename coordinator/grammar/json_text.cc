@@ -9,6 +9,7 @@ namespace gyre::grammar {
 namespace {
 
 constexpr uint64_t kMostSpace = 16, kMostLineFeeds = 2;
+constexpr uint32_t kMostWhole = 20, kMostFraction = 17;  // digits
 
 // White space: so many characters, so many line feeds among them.
 class Space : public Lazy {
@@ -139,7 +140,9 @@ StatusOr<ExprId> JsonText::String(const StringLimits& limits, Writing writing) {
   if (limits.min > 0 || limits.max != UINT64_MAX) {
     if (limits.min >= kUnbounded) return kNothing;
     const auto max = static_cast<uint32_t>(std::min<uint64_t>(limits.max, kUnbounded));
-    parts.push_back(e_.Repeat(OneOf(&e_, CodePoints::All(), writing), static_cast<uint32_t>(limits.min), max));
+    const ExprId character = OneOf(&e_, CodePoints::All(), writing);
+    e_.MarkCharacter(character);
+    parts.push_back(e_.Repeat(character, static_cast<uint32_t>(limits.min), max));
   } else if (!positive) {
     parts.push_back(AnyString(writing));
   }
@@ -206,14 +209,56 @@ ExprId JsonText::AtMost(const Decimal& size, bool exclusive) {
   return e_.Alt(std::move(all));
 }
 
+// Digits before the point, without a needless zero.
+ExprId JsonText::Whole(uint32_t most) {
+  return e_.Alt(e_.Text("0"), e_.Concat(Digits('1', '9'), e_.Repeat(Digits('0', '9'), 0, most - 1)));
+}
+
+ExprId JsonText::PointAnd(ExprId digit, uint32_t most) {
+  return e_.Optional(e_.Concat(e_.Text("."), e_.Repeat(digit, 1, most)));
+}
+
+// Numbers without sign that a double tells from others: a fraction has so many digits that there are 15 in all, or as
+// many as the limits have. Otherwise 1.00000000000000001 were above 1 here, and equal to it for who reads it.
+ExprId JsonText::Precise(uint32_t most_whole, uint32_t fraction_of_limits) {
+  constexpr uint32_t kPrecise = 15;
+  const ExprId digit = Digits('0', '9'), zeros = PointAnd(e_.Text("0"), kMostFraction);
+  const auto fraction = [&](uint32_t whole) {
+    const uint32_t most = std::max(kPrecise - whole, fraction_of_limits);
+    return most > 0 ? PointAnd(digit, most) : zeros;
+  };
+  ExprId behind = e_.Concat(e_.Repeat(digit, 0, most_whole - kPrecise), fraction(kPrecise));
+  for (uint32_t whole = kPrecise - 1; whole > 0; --whole) behind = e_.Alt(fraction(whole), e_.Concat(digit, behind));
+  return e_.Alt(e_.Concat(e_.Text("0"), fraction(1)), e_.Concat(Digits('1', '9'), behind));
+}
+
+// A small model that may write one digit more writes digits for ever. So a number has as many as 64 bits and a double
+// need, and as many as the limits themselves have.
 StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
+  size_t most_whole = kMostWhole;
+  size_t fraction_of_limits = 0;
+  const auto needs = [&](const Decimal& d) {
+    most_whole = std::max(most_whole, d.Whole().size() + 1);
+    fraction_of_limits = std::max(fraction_of_limits, d.Fraction().size());
+  };
+  if (limits.low) needs(limits.low->value);
+  if (limits.high) needs(limits.high->value);
+  for (const Decimal& m : limits.multiples) needs(m);
+  for (const Decimal& m : limits.no_multiples) needs(m);
+  const auto whole_digits = static_cast<uint32_t>(most_whole);
+  const auto fraction_digits = static_cast<uint32_t>(std::max<size_t>(kMostFraction, fraction_of_limits + 1));
+  const ExprId minus = e_.Text("-"), whole = Whole(whole_digits);
   // An exponent of three digits would soon be more than a double holds.
-  if (limits.none()) return Match("-?(0|[1-9]\\d*)(\\.\\d+)?([eE][+-]?\\d{1,2})?");
-  const ExprId any = Match("(0|[1-9]\\d*)(\\.\\d+)?"), zero = Match("0(\\.0+)?");
-  const ExprId minus = e_.Text("-");
-  const ExprId integer = Match("-?(0|[1-9]\\d*)(\\.0+)?");
+  if (limits.none()) {
+    return e_.Concat(
+        {e_.Optional(minus), whole, PointAnd(Digits('0', '9'), fraction_digits), Match("([eE][+-]?\\d{1,2})?")});
+  }
+  const ExprId any = Precise(whole_digits, static_cast<uint32_t>(fraction_of_limits));
+  const ExprId zero = e_.Concat(e_.Text("0"), PointAnd(e_.Text("0"), fraction_digits));
+  const ExprId integer = e_.Concat({e_.Optional(minus), whole, PointAnd(e_.Text("0"), kMostZeros)});
+  const ExprId no_integer = e_.Not(Match("-?(0|[1-9]\\d*)(\\.0+)?"));
   std::vector<ExprId> parts = {limits.integer ? integer : e_.Concat(e_.Optional(minus), any)};
-  if (limits.no_integer) parts.push_back(e_.Not(integer));
+  if (limits.no_integer) parts.push_back(no_integer);
   if (limits.low.has_value()) {
     const auto& [value, exclusive] = *limits.low;
     if (value.negative()) {
@@ -238,7 +283,7 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
       const std::optional<uint64_t> n = m.Scaled(&scale);
       if (!n.has_value()) return ResourceExhausted("grammar: the bound of 17 digits of multipleOf is passed");
       if (*n == 1 && scale == 0) {
-        parts.push_back(wanted ? integer : e_.Not(integer));
+        parts.push_back(wanted ? integer : no_integer);
         continue;
       }
       const ExprId multiples = e_.MakeLazy(e_.Own(std::make_unique<Multiple>(*n, scale)), {Multiple::kSign, 0, 0});
@@ -248,11 +293,11 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
 }
 
-ExprId JsonText::NumberLiteral(const Decimal& number) {
-  const ExprId zeros = e_.Star(e_.Text("0"));
+ExprId JsonText::NumberLiteral(const Decimal& number, uint32_t most_zeros) {
   const std::string fraction = number.Fraction();
-  const ExprId behind =
-      fraction.empty() ? e_.Optional(e_.Concat({e_.Text(".0"), zeros})) : e_.Concat(e_.Text("." + fraction), zeros);
+  const ExprId zero = e_.Text("0");
+  const ExprId behind = fraction.empty() ? PointAnd(zero, most_zeros)
+                                         : e_.Concat(e_.Text("." + fraction), e_.Repeat(zero, 0, most_zeros));
   const ExprId size = e_.Concat(e_.Text(number.Whole()), behind);
   const ExprId minus = e_.Text("-");
   return e_.Concat(number.zero() ? e_.Optional(minus) : number.negative() ? minus : kEpsilon, size);

@@ -23,8 +23,9 @@ class JsonText {
   // Without quotes.
   StatusOr<ExprId> String(const StringLimits& limits, Writing writing);
   StatusOr<bool> Matches(const StringLimits::Match& match, std::string_view text);
-  // A number in all its ways of writing: 1, 1.0.
-  ExprId NumberLiteral(const Decimal& number);
+  // A number in its ways of writing: 1, 1.0. most_zeros: behind what it needs; kUnbounded: all ways, for a complement.
+  static constexpr uint32_t kMostZeros = 2;
+  ExprId NumberLiteral(const Decimal& number, uint32_t most_zeros = kMostZeros);
   ExprId AnyString(Writing writing);  // without quotes
   ExprId Quoted(ExprId inner);
   // The texts of a pattern's matches, anywhere in the text.
@@ -33,6 +34,9 @@ class JsonText {
  private:
   ExprId Match(const char* pattern);
   ExprId Digits(char first, char last);
+  ExprId Whole(uint32_t most);
+  ExprId Precise(uint32_t most_whole, uint32_t fraction_of_limits);
+  ExprId PointAnd(ExprId digit, uint32_t most);  // of a fraction, or nothing
   ExprId AtLeast(const Decimal& size, bool exclusive);
   ExprId AtMost(const Decimal& size, bool exclusive);
 

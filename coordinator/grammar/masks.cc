@@ -6,6 +6,7 @@ namespace gyre::grammar {
 namespace {
 
 constexpr int kAllClean = TokenTrie::kMostClean;
+constexpr size_t kReach = TokenTrie::kMostShort;
 
 // The bytes of clean characters, as an automaton: place 0 is between characters.
 struct CleanBytes {
@@ -32,6 +33,18 @@ const std::vector<CleanBytes>& CleanAt(int place) {
                                                     {{0x80, 0xBF, 3}},
                                                     {{0x80, 0x8F, 3}}};
   return kPlaces[place];
+}
+
+// The parts of a concatenation, one behind the other; of something else it alone.
+std::vector<ExprId> RowOfParts(const Expressions& expressions, ExprId e) {
+  std::vector<ExprId> row;
+  while (expressions.kind(e) == Expressions::Kind::kConcat) {
+    const std::vector<ExprId> parts = expressions.Parts(e);
+    row.push_back(parts[0]);
+    e = parts[1];
+  }
+  row.push_back(e);
+  return row;
 }
 
 }  // namespace
@@ -69,19 +82,22 @@ void MaskMaker::AddItem(ExprId rest, const Place& place, TokenBits* bits) {
   for (const Parser::Item& i : parser_.items(behind)) {
     bare = bare && parser_.expressions().First(i.rest).bytes.empty();
   }
-  const Own& own = OwnOf(rest, bare);
+  AddOwn(OwnOf(Near(rest), bare, kShort), place, behind, bare, bits);
+  if (trie_->long_nodes().size() > 1) AddOwn(OwnOf(rest, bare, kLong), place, behind, bare, bits);
+}
+
+void MaskMaker::AddOwn(const Own& own, const Place& place, StateId behind, bool bare, TokenBits* bits) {
   if (own.clean > 0) {
     const TokenBits& clean = trie_->Clean(own.clean);
     for (size_t w = 0; w < bits->size(); ++w) (*bits)[w] |= clean[w];
   }
   for (TokenId id : own.few) trie_->Mark(id, bits);
   for (size_t w = 0; w < own.many.size(); ++w) (*bits)[w] |= own.many[w];
-  const TokenTrie::Nodes& nodes = own.in_unclean ? trie_->unclean() : trie_->nodes();
   for (const Exit& exit : own.exits) {
     if (exit.rest != kEpsilon) {
-      WalkStates(parser_.At(exit.rest, place.rule, place.origin), nodes, exit.node, bits);
+      WalkStates(parser_.At(exit.rest, place.rule, place.origin), *own.nodes, exit.node, bits);
     } else if (!bare) {
-      WalkStates(behind, nodes, exit.node, bits);
+      WalkStates(behind, *own.nodes, exit.node, bits);
     }
   }
 }
@@ -100,21 +116,175 @@ const MaskMaker::Row& MaskMaker::RowOf(ExprId e) {
   return *row;
 }
 
-const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare) {
-  std::unique_ptr<Own>& known = own_[bare ? 1 : 0][e];
-  if (known != nullptr) return *known;
-  auto own = std::make_unique<Own>();
-  const CleanRun run = RunOf(e);
-  const TokenTrie::Nodes* nodes = &trie_->nodes();
-  TokenBits bits(trie_->words());
-  if (run.all > 0 && (bare || !run.rule_ends)) {
-    own->clean = run.all;
-    if (run.ends || run.all == kAllClean) {
-      own->in_unclean = true;
-      nodes = &trie_->unclean();
+// The least bytes of its texts, as far as the form shows it.
+size_t MaskMaker::LeastBytes(ExprId e) {
+  const Expressions& expressions = parser_.expressions();
+  if (expressions.Nullable(e)) return 0;
+  if (const auto known = least_.find(e); known != least_.end()) return known->second;
+  size_t least = 1;
+  switch (expressions.kind(e)) {
+    case Expressions::Kind::kConcat: {
+      least = 0;
+      ExprId at = e;
+      for (; expressions.kind(at) == Expressions::Kind::kConcat && least <= kReach;) {
+        const std::vector<ExprId> parts = expressions.Parts(at);
+        least += LeastBytes(parts[0]);
+        at = parts[1];
+      }
+      if (expressions.kind(at) != Expressions::Kind::kConcat) least += LeastBytes(at);
+      break;
+    }
+    case Expressions::Kind::kAlt: {
+      least = SIZE_MAX;
+      for (ExprId part : expressions.Parts(e)) least = std::min(least, LeastBytes(part));
+      break;
+    }
+    case Expressions::Kind::kRepeat:
+      least = LeastBytes(expressions.Parts(e)[0]);
+      if (least <= kReach) least *= expressions.min(e);
+      break;
+    case Expressions::Kind::kCall: least = 0; break;  // the rule may take the empty text
+    default: break;
+  }
+  return least_[e] = std::min(least, kReach + 1);
+}
+
+// The most bytes that any text of it needs to its end, wherever it is; SIZE_MAX: the form doesn't show it.
+size_t MaskMaker::MostToEnd(ExprId e) {
+  const Expressions& expressions = parser_.expressions();
+  if (const auto known = to_end_.find(e); known != to_end_.end()) return known->second;
+  const auto plus = [](size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; };
+  // The least that a part needs from its beginning, by the same bound.
+  const auto whole = [&](ExprId part) { return expressions.Nullable(part) ? 0 : MostToEnd(part); };
+  size_t most = SIZE_MAX;
+  const std::vector<ExprId> parts = expressions.Parts(e);
+  switch (expressions.kind(e)) {
+    case Expressions::Kind::kNothing:
+    case Expressions::Kind::kEpsilon: most = 0; break;
+    case Expressions::Kind::kBytes: most = 1; break;
+    case Expressions::Kind::kText: most = expressions.length(e); break;
+    case Expressions::Kind::kConcat: {
+      const std::vector<ExprId> row = RowOfParts(expressions, e);
+      if (row.size() > kReach) break;
+      most = 0;
+      size_t behind = 0;  // that all parts behind need from their beginning
+      for (size_t i = row.size(); i-- > 0;) {
+        most = std::max(most, plus(MostToEnd(row[i]), behind));
+        behind = plus(whole(row[i]), behind);
+      }
+      break;
+    }
+    case Expressions::Kind::kAlt: {
+      most = 0;
+      for (ExprId part : parts) most = std::max(most, MostToEnd(part));
+      break;
+    }
+    case Expressions::Kind::kRepeat: {
+      const size_t min = expressions.min(e), one = MostToEnd(parts[0]);
+      most = one > 0 && min > SIZE_MAX / 2 / one ? SIZE_MAX : plus(one, min * one);
+      break;
+    }
+    default: break;
+  }
+  return to_end_[e] = most;
+}
+
+// What may be left of a character that has begun.
+const absl::flat_hash_set<ExprId>& MaskMaker::RestsOf(ExprId character) {
+  absl::flat_hash_set<ExprId>& rests = rests_[character];
+  if (!rests.empty()) return rests;
+  std::vector<ExprId> open = {character};
+  while (!open.empty()) {
+    const FirstStep& first = parser_.expressions().First(open.back());
+    open.pop_back();
+    for (const FirstStep::Bytes& b : first.bytes) {
+      if (b.rest != kEpsilon && rests.insert(b.rest).second) open.push_back(b.rest);
     }
   }
-  Walk(e, *nodes, &bits, own.get());
+  return rests;
+}
+
+// Where the length alone of the texts of one expression is bounded, and a token can't come near the bound, the bound is
+// of no matter: the product of its states and the expression's is left alone.
+ExprId MaskMaker::NearAnd(ExprId e) {
+  Expressions& expressions = parser_.expressions();
+  ExprId other = kNothing;
+  size_t room = SIZE_MAX;
+  for (ExprId part : expressions.Parts(e)) {
+    std::vector<ExprId> row = RowOfParts(expressions, part);
+    const ExprId counter = row.back();  // perhaps behind the rest of a character
+    row.pop_back();
+    const bool counts = expressions.kind(counter) == Expressions::Kind::kRepeat && expressions.min(counter) == 0 &&
+                        row.size() < 16 && expressions.IsCharacter(expressions.Parts(counter)[0]);
+    ExprId rest = kEpsilon;
+    for (size_t i = counts ? row.size() : 0; i-- > 0;) rest = expressions.Concat(row[i], rest);
+    if (counts && (rest == kEpsilon || RestsOf(expressions.Parts(counter)[0]).contains(rest))) {
+      room = std::min<size_t>(room, expressions.max(counter));
+    } else if (other == kNothing) {
+      other = part;
+    } else {
+      return e;
+    }
+  }
+  if (other == kNothing || room == SIZE_MAX || room < kReach) return e;
+  return MostToEnd(other) <= room - kReach ? Near(other) : e;
+}
+
+// An expression that takes the same short tokens, with counters that no token can count out left without an end. So
+// states that differ only in such a counter have one mask.
+ExprId MaskMaker::Near(ExprId e) {
+  Expressions& expressions = parser_.expressions();
+  if (const auto known = near_.find(e); known != near_.end()) return known->second;
+  ExprId near = e;
+  switch (expressions.kind(e)) {
+    case Expressions::Kind::kConcat: {
+      // What stands further behind than a token reaches is of no matter.
+      std::vector<ExprId> row;
+      size_t least = 0;
+      ExprId at = e;
+      while (expressions.kind(at) == Expressions::Kind::kConcat && least <= kReach) {
+        const std::vector<ExprId> parts = expressions.Parts(at);
+        row.push_back(Near(parts[0]));
+        least += LeastBytes(parts[0]);
+        at = parts[1];
+      }
+      near = expressions.kind(at) == Expressions::Kind::kConcat ? at : Near(at);
+      for (size_t i = row.size(); i-- > 0;) near = expressions.Concat(row[i], near);
+      break;
+    }
+    case Expressions::Kind::kAlt: {
+      std::vector<ExprId> parts = expressions.Parts(e);
+      for (ExprId& part : parts) part = Near(part);
+      near = expressions.Alt(std::move(parts));
+      break;
+    }
+    case Expressions::Kind::kRepeat: {
+      const ExprId of = expressions.Parts(e)[0];
+      const auto reach = static_cast<uint32_t>(kReach / std::max<size_t>(1, LeastBytes(of)) + 1);
+      const uint32_t min = expressions.min(e), max = expressions.max(e);
+      near = expressions.Repeat(Near(of), std::min(min, reach), max >= reach ? kUnbounded : max);
+      break;
+    }
+    case Expressions::Kind::kAnd: near = NearAnd(e); break;
+    default: break;
+  }
+  return near_[e] = near;
+}
+
+const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
+  auto& all = own_[part][bare ? 1 : 0];
+  if (const auto known = all.find(e); known != all.end()) return *known->second;
+  auto own = std::make_unique<Own>();
+  own->nodes = part == kLong ? &trie_->long_nodes() : &trie_->short_nodes();
+  TokenBits bits(trie_->words());
+  if (part == kShort) {
+    const CleanRun run = RunOf(e);
+    if (run.all > 0 && (bare || !run.rule_ends)) {
+      own->clean = run.all;
+      if (run.ends || run.all == kAllClean) own->nodes = &trie_->unclean();
+    }
+  }
+  Walk(e, *own->nodes, &bits, own.get());
   size_t count = 0;
   for (uint64_t w : bits) count += static_cast<size_t>(__builtin_popcountll(w));
   if (count <= 512) {
@@ -127,8 +297,7 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare) {
     own->many = std::move(bits);
   }
   parser_.budget().Memory(sizeof(Own) + own->few.size() * 4 + own->many.size() * 8 + own->exits.size() * sizeof(Exit));
-  // The walk may have moved the map.
-  return *(own_[bare ? 1 : 0][e] = std::move(own));
+  return *(all[e] = std::move(own));
 }
 
 // Walks the nodes in the automaton of one expression. It leaves it where a rule is called.

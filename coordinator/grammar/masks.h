@@ -10,7 +10,8 @@
 namespace gyre::grammar {
 
 // Makes the masks of one grammar. A state's mask is the union of its items' masks. An item's expression alone decides
-// most of the tokens, whatever the state: these are kept by expression. The rest is walked in the parser.
+// most of the tokens, whatever the state: these are kept by expression. The rest is walked in the parser. Of short
+// tokens the expression is a simpler one with the same tokens (Near).
 // Not thread-safe: belongs to a CompiledGrammar and its lock.
 class MaskMaker {
  public:
@@ -28,9 +29,9 @@ class MaskMaker {
   // The tokens of an expression whatever comes behind it.
   struct Own {
     std::vector<TokenId> few;
-    TokenBits many;           // instead of few
-    int clean = 0;            // the clean tokens of so many characters too
-    bool in_unclean = false;  // the exits' nodes are those of TokenTrie::unclean
+    TokenBits many;                           // instead of few
+    int clean = 0;                            // the clean tokens of so many characters too
+    const TokenTrie::Nodes* nodes = nullptr;  // that the exits are of
     std::vector<Exit> exits;  // where a token goes on behind the expression's end, or in a rule that it calls
   };
   // How far clean characters may follow.
@@ -48,7 +49,14 @@ class MaskMaker {
   };
 
   void AddItem(ExprId rest, const Place& place, TokenBits* bits);
-  const Own& OwnOf(ExprId e, bool bare);
+  enum Part : uint8_t { kShort, kLong };
+  void AddOwn(const Own& own, const Place& place, StateId behind, bool bare, TokenBits* bits);
+  const Own& OwnOf(ExprId e, bool bare, Part part);
+  ExprId Near(ExprId e);
+  ExprId NearAnd(ExprId e);
+  const absl::flat_hash_set<ExprId>& RestsOf(ExprId character);
+  size_t LeastBytes(ExprId e);
+  size_t MostToEnd(ExprId e);
   void Walk(ExprId e, const TokenTrie::Nodes& nodes, TokenBits* bits, Own* own);
   void WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits);
   const CleanRun& RunOf(ExprId e);
@@ -57,10 +65,13 @@ class MaskMaker {
   const Row& RowOf(ExprId e);
 
   Parser& parser_;
-  const TokenTrie* const trie_;                               // null: no masks are made
-  std::vector<std::unique_ptr<Row>> rows_;                    // by expression
-  absl::flat_hash_map<ExprId, std::unique_ptr<Own>> own_[2];  // [1]: nothing follows the rule's end
+  const TokenTrie* const trie_;                                  // null: no masks are made
+  std::vector<std::unique_ptr<Row>> rows_;                       // by expression
+  absl::flat_hash_map<ExprId, std::unique_ptr<Own>> own_[2][2];  // [part][1: nothing follows the rule's end]
   absl::flat_hash_map<ExprId, CleanRun> runs_;
+  absl::flat_hash_map<ExprId, ExprId> near_;
+  absl::flat_hash_map<ExprId, size_t> least_, to_end_;
+  absl::flat_hash_map<ExprId, absl::flat_hash_set<ExprId>> rests_;
   std::vector<StateId> path_;
 };
 

@@ -27,10 +27,10 @@ StatusOr<std::vector<std::string>> ReadChoices(const std::string& text) {
 
 }  // namespace
 
-StatusOr<Grammar> ReadSource(const Source& source, const Bounds& bounds) {
+StatusOr<Grammar> ReadSource(const Source& source, bool compact, const Bounds& bounds) {
   switch (source.kind) {
-    case SourceKind::kJsonObject: return JsonObjectGrammar({.bounds = bounds});
-    case SourceKind::kJsonSchema: return JsonSchemaGrammar(source.text, {.bounds = bounds});
+    case SourceKind::kJsonObject: return JsonObjectGrammar({.compact = compact, .bounds = bounds});
+    case SourceKind::kJsonSchema: return JsonSchemaGrammar(source.text, {.compact = compact, .bounds = bounds});
     case SourceKind::kRegex: return RegexGrammar(source.text, bounds);
     case SourceKind::kGbnf: return GbnfGrammar(source.text, bounds);
     case SourceKind::kChoices: break;

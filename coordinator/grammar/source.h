@@ -24,7 +24,7 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// The errors of the readers (json_schema.h, regex.h, gbnf.h, choices.h).
-StatusOr<Grammar> ReadSource(const Source& source, const Bounds& bounds = {});
+// compact: JSON has no white space. The errors of the readers (json_schema.h, regex.h, gbnf.h, choices.h).
+StatusOr<Grammar> ReadSource(const Source& source, bool compact = false, const Bounds& bounds = {});
 
 }  // namespace gyre::grammar

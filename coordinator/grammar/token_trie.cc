@@ -72,7 +72,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : TokenTrie(Pieces(t
 TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
     : pieces_(std::move(pieces)), ends_(std::move(ends)) {
   std::sort(ends_.begin(), ends_.end());
-  std::vector<TokenId> rising, unclean;
+  std::vector<TokenId> rising, few_bytes, many_bytes, unclean;
   for (size_t id = 0; id < pieces_.size(); ++id) {
     if (IsEnd(static_cast<TokenId>(id)) || pieces_[id].size() > UINT16_MAX) pieces_[id].clear();
     if (!pieces_[id].empty()) rising.push_back(static_cast<TokenId>(id));
@@ -92,8 +92,13 @@ TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
   std::sort(twins_.begin(), twins_.end());
   clean_.assign(kMostClean + 1, TokenBits(words()));
   for (TokenId id : distinct) {
+    if (piece(id).size() > kMostShort) {
+      many_bytes.push_back(id);
+      continue;
+    }
+    few_bytes.push_back(id);
     const int characters = CleanCharacters(piece(id));
-    if (characters < 0 || characters > kMostClean) {
+    if (characters < 0) {
       unclean.push_back(id);
     } else {
       Mark(id, &clean_[static_cast<size_t>(characters)]);
@@ -103,6 +108,8 @@ TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
     for (size_t w = 0; w < words(); ++w) clean_[k][w] |= clean_[k - 1][w];
   }
   nodes_ = MakeNodes(pieces_, distinct);
+  short_ = MakeNodes(pieces_, few_bytes);
+  long_ = MakeNodes(pieces_, many_bytes);
   unclean_ = MakeNodes(pieces_, unclean);
 }
 
@@ -110,16 +117,26 @@ bool TokenTrie::IsEnd(TokenId id) const { return std::binary_search(ends_.begin(
 
 TokenId TokenTrie::Longest(std::string_view bytes) const {
   TokenId longest = -1;
-  uint32_t at = 1, end = nodes_[0].end;
-  for (size_t i = 0; i < bytes.size();) {
-    while (at < end && nodes_[at].byte != static_cast<uint8_t>(bytes[i])) at = nodes_[at].end;
-    if (at >= end) break;
+  uint32_t at = 0;
+  for (size_t i = 0; i < bytes.size() && (at = Child(at, bytes[i])) != 0; ++i) {
     if (nodes_[at].token >= 0) longest = nodes_[at].token;
-    end = nodes_[at].end;
-    ++at;
-    ++i;
   }
   return longest;
+}
+
+uint32_t TokenTrie::Find(std::string_view bytes) const {
+  uint32_t at = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    at = Child(at, bytes[i]);
+    if (at == 0) return 0;
+  }
+  return at;
+}
+
+uint32_t TokenTrie::Child(uint32_t node, char byte) const {
+  uint32_t at = node + 1;
+  while (at < nodes_[node].end && nodes_[at].byte != static_cast<uint8_t>(byte)) at = nodes_[at].end;
+  return at < nodes_[node].end ? at : 0;
 }
 
 const TokenBits& TokenTrie::Clean(int characters) const { return clean_[static_cast<size_t>(characters)]; }

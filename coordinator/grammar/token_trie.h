@@ -39,27 +39,34 @@ class TokenTrie {
 
   // The longest token with which the bytes begin; -1 = none.
   TokenId Longest(std::string_view bytes) const;
+  // The node at which tokens go on that begin with these bytes; 0 = no token does. REQUIRES: bytes.
+  uint32_t Find(std::string_view bytes) const;
 
   const Nodes& nodes() const { return nodes_; }
+  // The same of the tokens of at most kMostShort bytes, which are nearly all, and of the others.
+  static constexpr size_t kMostShort = 32;
+  const Nodes& short_nodes() const { return short_; }
+  const Nodes& long_nodes() const { return long_; }
   // Sets the bit of a node's token, and of those with the same bytes.
   void Mark(TokenId token, TokenBits* bits) const {
     (*bits)[static_cast<size_t>(token) / 64] |= uint64_t{1} << (static_cast<size_t>(token) % 64);
     if (!twins_.empty()) MarkTwins(token, bits);
   }
 
-  // A token is clean if it is whole characters that stand for themselves within a string of JSON. Most are: a walk that
-  // finds that all clean texts of so many characters may follow takes their bits as one, and walks the rest.
-  static constexpr int kMostClean = 32;              // characters; tokens with more count as kMostClean + 1
-  const Nodes& unclean() const { return unclean_; }  // the tokens that are not clean
+  // A short token is clean if it is whole characters that stand for themselves within a string of JSON. Most are: a
+  // walk that finds that all clean texts of so many characters may follow takes their bits as one, and walks the rest.
+  static constexpr int kMostClean = 32;              // characters; kMostShort bytes have no more
+  const Nodes& unclean() const { return unclean_; }  // the short tokens that are not clean
   // The clean tokens of at most so many characters.
   const TokenBits& Clean(int characters) const;
 
  private:
+  uint32_t Child(uint32_t node, char byte) const;  // 0 = none
   void MarkTwins(TokenId token, TokenBits* bits) const;
 
   std::vector<std::string> pieces_;
   std::vector<TokenId> ends_;  // rising
-  Nodes nodes_, unclean_;
+  Nodes nodes_, short_, long_, unclean_;
   std::vector<TokenBits> clean_;                    // [k]: of at most k characters
   std::vector<std::pair<TokenId, TokenId>> twins_;  // rising: the token in the trie, another with its bytes
 };

@@ -98,9 +98,10 @@ void ReadGrammars(JsonFields& fields, Question* question) {
     ReadJsonObject(inner, "json_object", question);
     inner.Refuse("structural_tag", "tags that begin a grammar are not known");
     inner.Refuse("whitespace_pattern", "white space is as docs/grammar.md says");
-    inner.Ignore("disable_any_whitespace");
+    question->compact_json = inner.Bool("disable_any_whitespace").value_or(false);
     if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
   }
+  question->jump_ahead = fields.Bool("jump_ahead").value_or(true);
   fields.Refuse("guided_whitespace_pattern", "white space is as docs/grammar.md says");
   fields.Ignore("guided_decoding_backend");
   for (const char* name : {"grammar_lazy", "grammar_triggers"}) {

@@ -14,7 +14,7 @@ namespace gyre::http {
 // grammar.
 void ReadTextFormat(JsonFields& fields, std::string_view name, Question* question);
 
-// llama.cpp's fields (grammar, json_schema) and vLLM's (structured_outputs, guided_*).
+// llama.cpp's fields (grammar, json_schema), vLLM's (structured_outputs, guided_*) and our own (jump_ahead).
 void ReadGrammars(JsonFields& fields, Question* question);
 
 // Ollama's: "json", or a schema.

@@ -115,6 +115,10 @@ void AddRequestCounts(const EngineStats& e, Families* f) {
       .Sample(Number(e.failed), {{"outcome", "failed"}})
       .Sample(Number(e.cancelled), {{"outcome", "cancelled"}});
   f->Counter("gyre_tokens_generated_total", "Tokens that were generated.", Number(e.tokens_generated));
+  f->Counter("gyre_forced_tokens_total", "Generated tokens that a grammar forced, and that took no answer.",
+             Number(e.forced_tokens));
+  f->Counter("gyre_mask_bytes_total", "Bytes of grammars' masks that went into the ring.", Number(e.mask_bytes_sent));
+  f->Histogram("gyre_mask_seconds", "Time that texts waited for a mask which was not known yet.", e.mask_time);
   f->Counter("gyre_prompt_tokens_total", "Tokens of the prompts of all requests.", Number(e.prompt_tokens));
   f->Counter("gyre_prompt_tokens_computed_total",
              "Prompt tokens that were computed; a token that is computed again counts again.", Number(e.prompt_rows));

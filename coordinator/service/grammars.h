@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "coordinator/engine/request.h"
 #include "coordinator/grammar/compiled.h"
 #include "coordinator/grammar/source.h"
 
@@ -25,10 +26,16 @@ class Grammars {
   // The start's mask is known then. kInvalidArgument: the source is wrong; kUnimplemented: it can't be obeyed wholly;
   // kResourceExhausted: a bound is passed, by name; kFailedPrecondition: the model has no tokenizer, or none with which
   // such a text can be written.
-  StatusOr<std::shared_ptr<grammar::CompiledGrammar>> Get(const grammar::Source& source);
+  // REQUIRES: settings.grammar_source.
+  StatusOr<std::shared_ptr<grammar::CompiledGrammar>> Get(const RequestSettings& settings);
 
  private:
   static constexpr size_t kKept = 32;
+  struct Key {
+    grammar::Source source;
+    bool compact, jump_ahead;
+    bool operator==(const Key&) const = default;
+  };
   std::shared_ptr<const grammar::TokenTrie> Trie();
 
   const Model& model_;
@@ -36,7 +43,7 @@ class Grammars {
   std::shared_ptr<const grammar::TokenTrie> trie_ GYRE_GUARDED_BY(trie_mutex_);
   Mutex mutex_;
   // The last used first.
-  std::list<std::pair<grammar::Source, std::shared_ptr<grammar::CompiledGrammar>>> kept_ GYRE_GUARDED_BY(mutex_);
+  std::list<std::pair<Key, std::shared_ptr<grammar::CompiledGrammar>>> kept_ GYRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gyre

@@ -52,7 +52,7 @@ namespace {
 EngineCalls WithGrammars(EngineCalls engine, Grammars* grammars) {
   engine.submit = [submit = std::move(engine.submit), grammars](Request r, EventSink sink) -> StatusOr<SeqId> {
     if (r.grammar_source && r.grammar == nullptr) {
-      GYRE_ASSIGN_OR_RETURN(r.grammar, grammars->Get(*r.grammar_source));
+      GYRE_ASSIGN_OR_RETURN(r.grammar, grammars->Get(r));
     }
     return submit(std::move(r), std::move(sink));
   };
@@ -155,7 +155,7 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   const bool chat = std::holds_alternative<ChatInput>(question.input);
   Request request;
   if (question.grammar_source) {
-    GYRE_ASSIGN_OR_RETURN(question.grammar, grammars_->Get(*question.grammar_source));
+    GYRE_ASSIGN_OR_RETURN(question.grammar, grammars_->Get(question));
   }
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(question));
   if (request.prompt.size() > context_) {

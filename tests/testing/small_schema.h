@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <regex>
 #include <string>
 
 #include <boost/json.hpp>
@@ -29,6 +30,10 @@ inline boost::json::value RandomSchema(std::mt19937* random, int depth) {
       s["type"] = "string";
       if (pick(2)) s["minLength"] = pick(4);
       if (pick(2)) s["maxLength"] = 4 + pick(6);
+      if (pick(4) == 0) {
+        s = {{"type", "string"}};
+        s["pattern"] = std::string(pick(2) ? "^[a-f]{2,5}$" : pick(2) ? "x+y?$" : "^(ab|cd)+-\\d{3}$");
+      }
       break;
     case 3: s["enum"] = json::array{1, "x", nullptr, json::array{1, 2}, json::object{{"k", true}}}; break;
     case 4: s["const"] = pick(2) ? json::value("c") : json::value(2.5); break;
@@ -54,6 +59,8 @@ inline boost::json::value RandomSchema(std::mt19937* random, int depth) {
       if (pick(2)) s["additionalProperties"] = RandomSchema(random, 0);
       if (pick(3) == 0) s["additionalProperties"] = false;
       if (pick(4) == 0) s["maxProperties"] = 3 + pick(3);
+      if (pick(4) == 0) s["minProperties"] = 1;
+      if (pick(5) == 0) s["dependentRequired"] = json::object{{names[pick(5)], json::array{names[pick(5)]}}};
       break;
     }
     default: {
@@ -129,6 +136,10 @@ inline bool Obeys(const boost::json::value& schema, const boost::json::value& v)
     if (s.contains("minLength") && static_cast<double>(length) < number("minLength")) return false;
     if (s.contains("maxLength") && static_cast<double>(length) > number("maxLength")) return false;
   }
+  if (v.is_string() && s.contains("pattern")) {
+    const std::string text(v.get_string()), pattern(s.at("pattern").get_string());
+    if (!std::regex_search(text, std::regex(pattern))) return false;
+  }
   if (v.is_array()) {
     const json::array& items = v.get_array();
     const auto size = static_cast<double>(items.size());
@@ -146,6 +157,15 @@ inline bool Obeys(const boost::json::value& schema, const boost::json::value& v)
   if (v.is_object()) {
     const json::object& o = v.get_object();
     if (s.contains("maxProperties") && static_cast<double>(o.size()) > number("maxProperties")) return false;
+    if (s.contains("minProperties") && static_cast<double>(o.size()) < number("minProperties")) return false;
+    if (s.contains("dependentRequired")) {
+      for (const auto& d : s.at("dependentRequired").get_object()) {
+        if (!o.contains(d.key())) continue;
+        for (const json::value& r : d.value().get_array()) {
+          if (!o.contains(r.get_string())) return false;
+        }
+      }
+    }
     if (s.contains("required")) {
       for (const json::value& r : s.at("required").get_array()) {
         if (!o.contains(r.get_string())) return false;
