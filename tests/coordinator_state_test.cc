@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "coordinator/engine/request_codec.h"
 #include "coordinator/service/event_stream.h"
+#include "coordinator/state/response_store.h"
 #include "coordinator/state/sqlite_store.h"
 #include "coordinator/state/state_keeper.h"
 #include "coordinator/state/term_file.h"
@@ -499,6 +500,40 @@ TEST_F(StateTest, TheIndexOfTheCacheComesBack) {
   }
   EXPECT_EQ(Keep("c")->cache().generation, 3u);
   EXPECT_THAT(Keep("c")->cache().units, UnorderedElementsAre(Unit(1, 12), Unit(4, 13), kSnapshot));
+}
+
+TEST_F(StateTest, ResponsesComeBack) {
+  {
+    auto keeper = Keep("s");
+    ResponseStore store({}, keeper.get());
+    store.Keep({.id = "a", .tenant = 7, .input = R"(["a"])", .response = "{}", .created = UnixSeconds()});
+    store.Keep({.id = "b", .tenant = 7, .previous = "a", .input = "[]", .response = "{}", .created = UnixSeconds()});
+    store.Keep({.id = "gone", .tenant = 7, .input = "[]", .response = "{}", .created = UnixSeconds()});
+    ASSERT_TRUE(keeper->Flush().ok());
+    ASSERT_TRUE(store.Delete("a", 7).ok());
+    ASSERT_TRUE(store.Delete("gone", 7).ok());
+    ASSERT_TRUE(keeper->Flush().ok());
+    Crash("s", "c");
+  }
+  auto keeper = Keep("c");
+  ResponseStore store({}, keeper.get());
+  const auto conversation = store.Conversation("b", 7);
+  ASSERT_TRUE(conversation.ok()) << conversation.status();
+  ASSERT_EQ(conversation->size(), 2u);
+  EXPECT_EQ(conversation->front().input, R"(["a"])");
+  EXPECT_FALSE(store.Find("a", 7).ok()) << "deleted";
+  EXPECT_FALSE(store.Find("gone", 7).ok());
+  EXPECT_FALSE(store.Find("b", 8).ok()) << "another's";
+  // A value that changed is found, as everywhere.
+  keeper.reset();
+  {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(At("c/state.db").c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, "UPDATE response SET response = x'00'", nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+  }
+  StoredState found;
+  EXPECT_TRUE(absl::IsDataLoss(Open("c", &found).status()));
 }
 
 // The chains of another scheduler mean something else.

@@ -89,11 +89,12 @@ struct TinyOptions {
   uint32_t seed = 1, dim = 32, layers = 5, heads = 4, kv_heads = 2, ffn = 64, vocab = 96, context = 512;
   DType type = DType::kF32;
   bool tied = false;
-  uint32_t experts = 4, used = 2;  // of the architectures that have them
-  bool side = false;               // gemma4: side inputs and shared keys and values, in place of experts
-  bool heads_per_layer = false;    // head counts as arrays, one value a layer
-  bool joint_qkv = false;          // query, key and value in one tensor, and their biases
-  std::string without;             // a tensor left out
+  uint32_t experts = 4, used = 2;            // of the architectures that have them
+  bool side = false;                         // gemma4: side inputs and shared keys and values, in place of experts
+  bool heads_per_layer = false;              // head counts as arrays, one value a layer
+  bool joint_qkv = false;                    // query, key and value in one tensor, and their biases
+  std::string without;                       // a tensor left out
+  void (*tokenizer)(GgufWriter&) = nullptr;  // null: none
   void (*more)(GgufWriter&) = nullptr;
 };
 
@@ -138,7 +139,7 @@ inline TinyFamily FamilyOf(const std::string& arch) {
   return {};
 }
 
-// A model with seeded random weights and no tokenizer, of any architecture in Gyre's table.
+// A model with seeded random weights, of any architecture in Gyre's table.
 inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* header_bytes = nullptr) {
   std::mt19937 random(o.seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);
@@ -203,7 +204,8 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     w.Uint(key("attention.key_length_swa"), o.dim / o.heads);
     w.Float(key("final_logit_softcapping"), 20);
   }
-  w.String("tokenizer.ggml.model", "none");
+  if (o.tokenizer == nullptr) w.String("tokenizer.ggml.model", "none");
+  if (o.tokenizer != nullptr) o.tokenizer(w);
   if (o.more != nullptr) o.more(w);
   auto tensor = [&](const std::string& name, std::vector<uint64_t> dims, DType type, float scale, float offset) {
     size_t n = 1;
