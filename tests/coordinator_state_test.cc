@@ -189,7 +189,8 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
                              .serving = "the settings",
                              .begun = {{"a-00", "the request"}},
                              .tokens = {{"a-00", 0, "the ids"}, {"a-00", 7, "further ones"}},
-                             .cache = {{5, "the unit"}}})
+                             .cache = {{5, "the unit"}},
+                             .responses = {{"r-00", "the response"}}})
                     .ok());
   }
   { ASSERT_TRUE(Open("s", &found).ok()); }  // everything is in the database now
@@ -200,8 +201,8 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
     std::ifstream file(At("s/state.db"), std::ios::binary);
     whole.assign(std::istreambuf_iterator<char>(file), {});
   }
-  for (const std::string value :
-       {"the cluster", "the settings", "the request", "the ids", "further ones", "the unit", "a-00", "serving"}) {
+  for (const std::string value : {"the cluster", "the settings", "the request", "the ids", "further ones", "the unit",
+                                  "a-00", "serving", "the response", "r-00"}) {
     SCOPED_TRACE(value);
     std::string damaged = whole;
     size_t places = 0;
@@ -224,6 +225,7 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
   for (const char* table : {"meta", "request", "token", "cache"}) {
     RunSql(At("older/state.db"), fmt::format("ALTER TABLE {} DROP COLUMN sum", table));
   }
+  RunSql(At("older/state.db"), "DROP TABLE response");
   RunSql(At("older/state.db"), "PRAGMA user_version = 1");
   { ASSERT_TRUE(Open("older", &found).ok()); }
   found = {};
@@ -233,6 +235,23 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
   ASSERT_EQ(found.requests.size(), 1u);
   EXPECT_THAT(found.requests[0].tokens, ElementsAre("the ids", "further ones"));
   EXPECT_THAT(found.cache, ElementsAre("the unit"));
+  EXPECT_TRUE(found.responses.empty());
+  // The second schema had no responses.
+  Crash("s", "second");
+  RunSql(At("second/state.db"), "DROP TABLE response");
+  RunSql(At("second/state.db"), "PRAGMA user_version = 2");
+  found = {};
+  {
+    const auto second = Open("second", &found);
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(found.requests.size(), 1u);
+    EXPECT_TRUE(found.responses.empty());
+    ASSERT_TRUE((*second)->Write({.responses = {{"r-01", "another"}}}).ok());
+  }
+  found = {};
+  const auto third = Open("second", &found);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_THAT(found.responses, ElementsAre("another"));
 }
 
 // Wherever a bit of the database flips: what is read is what was written, or the start ends with a sentence.

@@ -71,7 +71,7 @@ class TurnsTest : public ::testing::TestWithParam<const char*> {
   // and counters; at most `lost` tokens of that are computed again.
   void Play(AgentSession::Shape shape, uint64_t lost) {
     const gyre::testing::SessionSize size =
-        Full() ? gyre::testing::SessionSize{.system = 80000, .tools = 24, .result = 150} : gyre::testing::SessionSize{};
+        Full() ? gyre::testing::SessionSize{.system = 50000, .tools = 24, .result = 150} : gyre::testing::SessionSize{};
     const AgentSession session(shape, size);
     uint64_t before = 0;
     double worst = 1;

@@ -39,7 +39,7 @@ constexpr const char* kTables = R"(
 
 // Since the third schema.
 constexpr const char* kResponseTable = R"(
-  CREATE TABLE response (key TEXT PRIMARY KEY, response BLOB NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE IF NOT EXISTS response (key TEXT PRIMARY KEY, response BLOB NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
 )";
 
 // From the first schema, which had no sums; its cache table came later.
