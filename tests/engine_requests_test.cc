@@ -149,7 +149,8 @@ TEST_F(EngineRequests, ACancelledPromptGetsNoFurtherStep) {
   ASSERT_LT(rows, 60u);
   engine_->Cancel(runner.id(0));
   Pass();
-  EXPECT_TRUE(runner.Wait()[0].cancelled) << "it does not wait for its steps";
+  ASSERT_TRUE(runner.done()) << "it does not wait for its steps";
+  EXPECT_TRUE(runner.Wait()[0].cancelled);
   for (const ScriptedStage::Received& step : in_flight) stage_.Answer(step);
   Pass();
   EXPECT_EQ(stage_.Poll(std::chrono::milliseconds(1)).kind, FrameKind{});
