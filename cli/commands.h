@@ -190,7 +190,8 @@ struct HttpOptions {
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
   bool metrics_open = false;
-  bool no_reasoning_split = false;  // what a reasoning model thinks is content
+  bool keep_changing_lines = false;  // of system prompts, as clients send them
+  bool no_reasoning_split = false;   // what a reasoning model thinks is content
 };
 
 // The file and format of a server's log.

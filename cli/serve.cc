@@ -260,7 +260,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
     });
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
-  if (front != nullptr) front->Serve(options, ring_options.model, *ring, &tracer);
+  if (front != nullptr) front->Serve(options, ring_options.model, *ring, state.get(), &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // This line is for people, and for programs that started the process with port 0.
   if (server != nullptr) fmt::print("listening {}\n", server->address());

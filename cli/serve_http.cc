@@ -138,8 +138,10 @@ void HttpFront::StandBy(const std::string& why) {
   server_->SetRouter(std::move(router));
 }
 
-void HttpFront::Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, Tracer* tracer) {
+void HttpFront::Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime,
+                      StateKeeper* keeper, Tracer* tracer) {
   http::ApiContext& context = context_.emplace(http::ApiContext{.service = runtime.service()});
+  context.responses = &responses_.emplace(ResponseLimits{}, keeper);
   context.cluster = &runtime.cluster();
   context.engine_stats = [&runtime] { return runtime.engine().stats(); };
   context.models = {ModelName(model)};
@@ -154,6 +156,7 @@ void HttpFront::Serve(const ServeCommandOptions& options, const std::string& mod
   context.flags = options.flags;
   context.tracer = tracer;
   context.metrics_open = options_.metrics_open;
+  context.hold_lines = !options_.keep_changing_lines;
   context.split_reasoning = !options_.no_reasoning_split;
   context.ready = [&runtime, &draining = draining_]() -> Status {
     if (draining) return Unavailable("draining: the server is about to end");

@@ -12,6 +12,7 @@
 #include "coordinator/http/api_context.h"
 #include "coordinator/http/request_counts.h"
 #include "coordinator/http/server.h"
+#include "coordinator/state/response_store.h"
 #include "runtime/runtime.h"
 
 namespace gyre {
@@ -33,9 +34,10 @@ class HttpFront {
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
   // Until Serve, all routes but /health say why nothing is served.
   void StandBy(const std::string& why);
-  // Opens all routes; called once. Runtime and tracer outlive the server's run: call Stop before they are destroyed.
-  // tracer null: no /v1/cluster/trace.
-  void Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, Tracer* tracer);
+  // Opens all routes; called once. Runtime, keeper and tracer outlive the server's run: call Stop before they are
+  // destroyed. keeper null: responses are kept in memory. tracer null: no /v1/cluster/trace.
+  void Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, StateKeeper* keeper,
+             Tracer* tracer);
   http::HttpServer& server() { return *server_; }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();
@@ -49,6 +51,7 @@ class HttpFront {
   const HttpOptions options_;
   std::atomic<bool> draining_{false};
   http::RequestCounts request_counts_;
+  std::optional<ResponseStore> responses_;
   std::optional<http::ApiContext> context_;
   std::atomic<const http::HttpServer*> counted_{nullptr};  // server_, for its own routes
   std::unique_ptr<http::HttpServer> server_;

@@ -1,7 +1,11 @@
 #include "model/chat_template.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <ctime>
+#include <iterator>
+#include <optional>
+#include <span>
 
 #include "model/special_trie.h"
 #include "model/tool_messages.h"
@@ -127,6 +131,29 @@ StatusOr<json::array> MarkEnd(const json::array& messages, std::string* mark) {
   return out;
 }
 
+// Where the last occurrence of the text begins; nullopt: there is none. At both ends its tokens may be joined with what
+// stands beside it.
+std::optional<uint32_t> FindText(std::span<const TokenId> ids, const std::string& text, const Tokenizer& tokenizer) {
+  const std::vector<TokenId> all = tokenizer.Encode(text, {.add_special = false, .parse_special = false});
+  if (all.size() < 4) return std::nullopt;
+  const std::span<const TokenId> inner = std::span(all).subspan(1, all.size() - 2);
+  const auto at = std::find_end(ids.begin(), ids.end(), inner.begin(), inner.end());
+  if (at == ids.end() || at == ids.begin()) return std::nullopt;
+  return static_cast<uint32_t>(at - ids.begin()) - 1;
+}
+
+// Before each control token: what stands before it is the same in the conversation's next turn, which may lack the
+// token itself. Texts of messages have none (Guard).
+std::vector<uint32_t> FindBoundaries(std::span<const TokenId> ids, const Tokenizer& tokenizer) {
+  constexpr std::ptrdiff_t kFirst = 16, kLast = 64;
+  std::vector<uint32_t> out;
+  for (uint32_t i = 0; i < ids.size(); ++i) {
+    if (tokenizer.type(ids[i]) == TokenType::kControl) out.push_back(i);
+  }
+  if (std::ssize(out) > kFirst + kLast) out.erase(out.begin() + kFirst, out.end() - kLast);
+  return out;
+}
+
 std::tm LocalNow() {
   const std::time_t now = std::time(nullptr);
   std::tm out{};
@@ -242,6 +269,10 @@ StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& forma
     return Unimplemented("the chat template has no tools, so the model can't be told of them");
   }
   GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(WithToolMessages(chat, conversation), tokenizer));
+  prompt.boundaries = FindBoundaries(prompt.ids, tokenizer);
+  if (const auto at = FindText(prompt.ids, conversation.passing_end, tokenizer)) {
+    prompt.boundaries.insert(std::upper_bound(prompt.boundaries.begin(), prompt.boundaries.end(), *at), *at);
+  }
   if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
   prompt.answer = FindAnswerFormat(model.chat_template(), tokenizer, prompt.ids);
   return prompt;

@@ -25,14 +25,19 @@ struct Conversation {
   bool add_generation_prompt = true;
   // The model continues the last message, which is an assistant's: nothing stands behind its text.
   bool continue_final = false;
+  // What the last message ends with, and the conversation's next turn will not have there. "" = nothing.
+  std::string passing_end;
   boost::json::object extra;  // further variables of the template, such as enable_thinking
 };
 
 // The ids of a conversation that the model continues.
 struct ChatPrompt {
   std::vector<TokenId> ids, stop_ids;  // stop_ids: end tokens that the tokenizer itself does not know as such
-  std::string format;                  // "model", or the built-in template that was taken
-  AnswerFormat answer;                 // what follows
+  // Where the template writes a control token, rising: messages begin and end there. The first and the last of them.
+  // And where Conversation::passing_end begins.
+  std::vector<uint32_t> boundaries;
+  std::string format;   // "model", or the built-in template that was taken
+  AnswerFormat answer;  // what follows
 };
 
 // Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode; kUnimplemented: the

@@ -11,6 +11,7 @@ if(GYRE_TESTS)
           coordinator_replicas_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
           coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_journal_test
+          coordinator_response_book_test
           coordinator_sampling_options_test
     DEPS gyre_coordinator simulated_worlds)
   # Long, without memory of their own: asan_all alone has them under AddressSanitizer.
@@ -31,15 +32,18 @@ if(GYRE_TESTS)
     FILES coordinator_service_grpc_test coordinator_service_port_test
     DEPS gyre_coordinator)
   gyre_tests(http_tests "unit;asan"
-    FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
+    FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test http_changing_lines_test
     DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan"
     FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test
     DEPS gyre_http)
   gyre_tests(http_apis_tests "engine;asan"
     FILES http_apis_test http_ollama_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test http_tools_test
-          http_openai_responses_test http_metrics_test
+          http_openai_responses_test http_metrics_test http_progress_test http_turns_test
     DEPS gyre_http gyre_runtime Boost::json)
+  # An agent's sessions of 30,000 tokens, with their figures.
+  add_test(NAME http_turns_full COMMAND http_apis_tests --gtest_filter=*TurnsTest.*)
+  set_tests_properties(http_turns_full PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_TURNS_FULL=1)
   gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_live_tests "engine;asan"
     FILES http_description_test http_grammar_test http_malformed_test http_storm_test

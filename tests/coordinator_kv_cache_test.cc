@@ -245,5 +245,77 @@ TEST_F(KvCacheTest, WhatIsTakenOverIsFoundAndTheNewerOfTwoEqualsStays) {
   ExpectWhole({});
 }
 
+// Five slots, one of which the sequence has, and a snapshot at the regular distance of eight positions.
+class KvSnapshotTest : public ::testing::Test {
+ protected:
+  KvCache cache_{{.counts = {.num_blocks = 64, .num_slots = 5}, .block_size = 2, .snapshot_every = 8}};
+
+  // Computes a prompt and lets it go. Returns the positions of its snapshots.
+  std::vector<uint32_t> Compute(const Rows& rows, const std::vector<uint32_t>& boundaries, uint32_t* found = nullptr) {
+    KvTables t;
+    const auto size = static_cast<uint32_t>(rows.tokens.size());
+    EXPECT_TRUE(cache_.Admit({.rows = rows.span(), .prompt = size, .boundaries = boundaries}, &t));
+    std::vector<uint32_t> snapshots;
+    const uint32_t begin = t.published * 2;
+    if (found != nullptr) *found = begin;
+    for (uint32_t at = begin; at < size;) {
+      const uint32_t end = std::min(size, cache_.NextSnapshot(t, at));
+      if (cache_.Launch(at, end, at == begin, &t).slots.copy != kNoBlock) snapshots.push_back(end);
+      at = end;
+      cache_.Begun(&t);
+      cache_.Publish(rows.span(), at, ++step_, &t);
+    }
+    cache_.Release(&t);
+    const Status status = cache_.CheckIntegrity({});
+    EXPECT_TRUE(status.ok()) << status;
+    return snapshots;
+  }
+  static Rows Text(TokenId first, int n) {
+    std::vector<TokenId> tokens;
+    for (int i = 0; i < n; ++i) tokens.push_back(first + i);
+    return Rows(std::move(tokens));
+  }
+  uint64_t step_ = 0;
+};
+
+TEST_F(KvSnapshotTest, TheyStandWhereMessagesPart) {
+  EXPECT_EQ(Compute(Text(0, 7), {}), (std::vector<uint32_t>{6})) << "where the prompt ends";
+  EXPECT_EQ(Compute(Text(100, 15), {0, 5, 11, 90}), (std::vector<uint32_t>{4, 8, 10, 14}))
+      << "in whole blocks, and at the regular distance";
+  EXPECT_EQ(Compute(Text(200, 7), {5, 6}), (std::vector<uint32_t>{4})) << "of two adjacent blocks the first";
+}
+
+TEST_F(KvSnapshotTest, OfManyMessagesTheFirstAndTheLastCount) {
+  KvTables t;
+  const Rows rows = Text(0, 62);
+  std::vector<uint32_t> boundaries;
+  for (uint32_t at = 6; at < 56; at += 6) boundaries.push_back(at);
+  ASSERT_TRUE(cache_.Admit({.rows = rows.span(), .prompt = 62, .boundaries = boundaries}, &t));
+  EXPECT_EQ(t.parts, (std::vector<uint32_t>{6, 36, 42, 48, 54, 60}));
+  cache_.Release(&t);
+}
+
+// A next turn: it lacks what the answer began with.
+TEST_F(KvSnapshotTest, TheNextTurnFindsTheLastMessage) {
+  Rows first = Text(0, 21);
+  Compute(first, {4, 19});
+  Rows next = Text(0, 19);
+  for (TokenId id = 500; id < 520; ++id) {
+    next.tokens.push_back(id);
+    next.classes.push_back(RowClass::kPrompt);
+  }
+  uint32_t found = 0;
+  Compute(next, {4, 19, 30, 37}, &found);
+  EXPECT_EQ(found, 18u);
+}
+
+TEST_F(KvSnapshotTest, RegularOnesGoFirst) {
+  Compute(Text(0, 11), {4});   // 4, 8 (which is regular) and 10
+  Compute(Text(100, 41), {});  // 8, 16, 24, 32 and 40: four slots are there beside its own
+  uint32_t found = 0;
+  Compute(Text(0, 11), {4}, &found);
+  EXPECT_EQ(found, 10u) << "the other one's regular snapshots took each other's slots";
+}
+
 }  // namespace
 }  // namespace gyre

@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "coordinator/engine/request_codec.h"
 #include "coordinator/service/event_stream.h"
+#include "coordinator/state/response_store.h"
 #include "coordinator/state/sqlite_store.h"
 #include "coordinator/state/state_keeper.h"
 #include "coordinator/state/term_file.h"
@@ -188,7 +189,8 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
                              .serving = "the settings",
                              .begun = {{"a-00", "the request"}},
                              .tokens = {{"a-00", 0, "the ids"}, {"a-00", 7, "further ones"}},
-                             .cache = {{5, "the unit"}}})
+                             .cache = {{5, "the unit"}},
+                             .responses = {{"r-00", "the response"}}})
                     .ok());
   }
   { ASSERT_TRUE(Open("s", &found).ok()); }  // everything is in the database now
@@ -199,8 +201,8 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
     std::ifstream file(At("s/state.db"), std::ios::binary);
     whole.assign(std::istreambuf_iterator<char>(file), {});
   }
-  for (const std::string value :
-       {"the cluster", "the settings", "the request", "the ids", "further ones", "the unit", "a-00", "serving"}) {
+  for (const std::string value : {"the cluster", "the settings", "the request", "the ids", "further ones", "the unit",
+                                  "a-00", "serving", "the response", "r-00"}) {
     SCOPED_TRACE(value);
     std::string damaged = whole;
     size_t places = 0;
@@ -223,6 +225,7 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
   for (const char* table : {"meta", "request", "token", "cache"}) {
     RunSql(At("older/state.db"), fmt::format("ALTER TABLE {} DROP COLUMN sum", table));
   }
+  RunSql(At("older/state.db"), "DROP TABLE response");
   RunSql(At("older/state.db"), "PRAGMA user_version = 1");
   { ASSERT_TRUE(Open("older", &found).ok()); }
   found = {};
@@ -232,6 +235,23 @@ TEST_F(StateTest, ValuesThatChangedOnTheDiskAreFound) {
   ASSERT_EQ(found.requests.size(), 1u);
   EXPECT_THAT(found.requests[0].tokens, ElementsAre("the ids", "further ones"));
   EXPECT_THAT(found.cache, ElementsAre("the unit"));
+  EXPECT_TRUE(found.responses.empty());
+  // The second schema had no responses.
+  Crash("s", "second");
+  RunSql(At("second/state.db"), "DROP TABLE response");
+  RunSql(At("second/state.db"), "PRAGMA user_version = 2");
+  found = {};
+  {
+    const auto second = Open("second", &found);
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(found.requests.size(), 1u);
+    EXPECT_TRUE(found.responses.empty());
+    ASSERT_TRUE((*second)->Write({.responses = {{"r-01", "another"}}}).ok());
+  }
+  found = {};
+  const auto third = Open("second", &found);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_THAT(found.responses, ElementsAre("another"));
 }
 
 // Wherever a bit of the database flips: what is read is what was written, or the start ends with a sentence.
@@ -499,6 +519,40 @@ TEST_F(StateTest, TheIndexOfTheCacheComesBack) {
   }
   EXPECT_EQ(Keep("c")->cache().generation, 3u);
   EXPECT_THAT(Keep("c")->cache().units, UnorderedElementsAre(Unit(1, 12), Unit(4, 13), kSnapshot));
+}
+
+TEST_F(StateTest, ResponsesComeBack) {
+  {
+    auto keeper = Keep("s");
+    ResponseStore store({}, keeper.get());
+    store.Keep({.id = "a", .tenant = 7, .input = R"(["a"])", .response = "{}", .created = UnixSeconds()});
+    store.Keep({.id = "b", .tenant = 7, .previous = "a", .input = "[]", .response = "{}", .created = UnixSeconds()});
+    store.Keep({.id = "gone", .tenant = 7, .input = "[]", .response = "{}", .created = UnixSeconds()});
+    ASSERT_TRUE(keeper->Flush().ok());
+    ASSERT_TRUE(store.Delete("a", 7).ok());
+    ASSERT_TRUE(store.Delete("gone", 7).ok());
+    ASSERT_TRUE(keeper->Flush().ok());
+    Crash("s", "c");
+  }
+  auto keeper = Keep("c");
+  ResponseStore store({}, keeper.get());
+  const auto conversation = store.Conversation("b", 7);
+  ASSERT_TRUE(conversation.ok()) << conversation.status();
+  ASSERT_EQ(conversation->size(), 2u);
+  EXPECT_EQ(conversation->front().input, R"(["a"])");
+  EXPECT_FALSE(store.Find("a", 7).ok()) << "deleted";
+  EXPECT_FALSE(store.Find("gone", 7).ok());
+  EXPECT_FALSE(store.Find("b", 8).ok()) << "another's";
+  // A value that changed is found, as everywhere.
+  keeper.reset();
+  {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(At("c/state.db").c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, "UPDATE response SET response = x'00'", nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+  }
+  StoredState found;
+  EXPECT_TRUE(absl::IsDataLoss(Open("c", &found).status()));
 }
 
 // The chains of another scheduler mean something else.

@@ -108,6 +108,55 @@ TEST_F(EngineRequests, NothingGoesOnWithABlockThatWasGivenBackTwice) {
   EXPECT_EQ(broken().size(), 1u);
 }
 
+// Step by step. What the prefix cache has is told from the first one on.
+TEST_F(EngineRequests, APromptTellsHowFarItIs) {
+  options_.scheduler.chunk = 8;
+  Start();
+  for (const uint32_t cached : {0u, 16u}) {
+    Runner runner(*engine_);
+    Request r = Greedy(3, 20);
+    r.progress = true;
+    runner.Add(r);
+    stage_.ServeUntil([&] { return runner.done(); });
+    const Outcome o = runner.Wait()[0];
+    EXPECT_TRUE(o.finished) << o.status;
+    std::vector<uint32_t> processed;
+    for (const PromptProgress& p : o.progress) {
+      EXPECT_EQ(p.total, 20u);
+      EXPECT_EQ(p.cached, cached);
+      processed.push_back(p.processed);
+    }
+    EXPECT_EQ(processed, cached == 0 ? (std::vector<uint32_t>{8, 16, 20}) : std::vector<uint32_t>{20});
+  }
+}
+
+// Its client has left: the rows that are in flight land, and no others follow.
+TEST_F(EngineRequests, ACancelledPromptGetsNoFurtherStep) {
+  options_.scheduler.chunk = 8;
+  Start();
+  Runner runner(*engine_);
+  runner.Add(Greedy(3, 90));
+  stage_.Answer(stage_.Next());
+  Pass();
+  std::vector<ScriptedStage::Received> in_flight;
+  for (;;) {
+    in_flight.push_back(stage_.Poll(std::chrono::milliseconds(1)));
+    if (in_flight.back().kind == FrameKind{}) break;
+  }
+  in_flight.pop_back();
+  ASSERT_FALSE(in_flight.empty());
+  const uint64_t rows = engine_->stats().prompt_rows;
+  ASSERT_LT(rows, 60u);
+  engine_->Cancel(runner.id(0));
+  Pass();
+  EXPECT_TRUE(runner.Wait()[0].cancelled) << "it does not wait for its steps";
+  for (const ScriptedStage::Received& step : in_flight) stage_.Answer(step);
+  Pass();
+  EXPECT_EQ(stage_.Poll(std::chrono::milliseconds(1)).kind, FrameKind{});
+  EXPECT_EQ(engine_->stats().prompt_rows, rows);
+  EXPECT_EQ(engine_->stats().scheduler.blocks_available, options_.scheduler.num_blocks);
+}
+
 TEST_F(EngineRequests, AStopIdEndsTheText) {
   const auto expected = Undisturbed({Greedy(8)})[0];
   Start();

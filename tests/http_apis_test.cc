@@ -8,6 +8,7 @@
 #include "coordinator/http/anthropic.h"
 #include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
+#include "fmt/format.h"
 #include "model/weights.h"
 #include "runtime/runtime.h"
 #include "tests/testing/fake_engine.h"
@@ -144,6 +145,47 @@ TEST_F(ApisTest, MessagesThatAreWrongAreRefusedByName) {
     EXPECT_EQ(At(error, "/type"), "error");
     EXPECT_THAT(At(error, "/error/message"), HasSubstr(c.word));
   }
+}
+
+TEST_F(ApisTest, TheSystemMaySpeakWithinAConversation) {
+  const auto tokens = [&](const std::string& messages) {
+    return At(api_.Get("/v1/messages/count_tokens", R"({"model":"demo","messages":[)" + messages + "]}"),
+              "/input_tokens");
+  };
+  const std::string said = R"({"role":"assistant","content":"b"})";
+  EXPECT_EQ(tokens(R"({"role":"user","content":"a"},{"role":"system","content":[{"type":"text","text":"Stop."}]})"),
+            tokens(R"({"role":"user","content":"a\nStop."})"));
+  EXPECT_EQ(tokens(R"({"role":"user","content":"a"},)" + said + R"(,{"role":"system","content":"Stop."})"),
+            tokens(R"({"role":"user","content":"a"},)" + said + R"(,{"role":"user","content":"Stop."})"));
+}
+
+TEST_F(ApisTest, OnlyEarlierThoughtsMayBeCleared) {
+  const auto ask = [&](const std::string& edit) {
+    return api_.Post(kMessages, R"({"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"a"}],
+        "context_management":{"edits":[)" +
+                                    edit + "]}}");
+  };
+  EXPECT_EQ(ask(R"({"type":"clear_thinking_20251015","keep":"all"})")->answer.status, 200);
+  const auto refused = ask(R"({"type":"clear_tool_uses_20250919"})");
+  EXPECT_EQ(refused->answer.status, 400);
+  EXPECT_THAT(refused->answer.body, HasSubstr("context_management.edits[0].type"));
+}
+
+// The line that Claude Code changes in every request (changing_lines.h).
+TEST_F(ApisTest, ABillingLineDoesNotKeepTheCacheFromAPrompt) {
+  const auto cached = [&](const char* hash) {
+    const json::value answer =
+        api_.Get(kMessages, fmt::format(R"({{"model":"demo","max_tokens":1,"system":[{{"type":"text","text":
+        "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch={};"}},{{"type":"text","text":
+        "You answer questions about rings, and about what becomes of them when a worker is lost. Be short."}}],
+        "messages":[{{"role":"user","content":"What is a ring?"}}]}})",
+                                        hash));
+    return std::stoi(At(answer, "/usage/cache_read_input_tokens"));
+  };
+  EXPECT_EQ(cached("36ee5"), 0);
+  EXPECT_GT(cached("0aaa9"), 64);
+  api_.context.hold_lines = false;
+  EXPECT_LE(cached("8a3f1"), 32);
 }
 
 TEST_F(ApisTest, AClientThatLeavesEndsItsMessage) {

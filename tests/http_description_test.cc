@@ -65,7 +65,10 @@ TEST_F(HttpDescriptionTest, ItHasTheRoutesThatThereAre) {
   }
   for (const auto& [path, methods] : paths()) {
     for (const auto& [method, operation] : methods.as_object()) {
-      described.insert((method == "get" ? "GET " : "POST ") + std::string(path));
+      std::string upper(method);
+      std::transform(upper.begin(), upper.end(), upper.begin(),
+                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      described.insert(upper + " " + std::string(path));
     }
   }
   EXPECT_EQ(described, there);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/escaping.h"
+#include "coordinator/state/response_store.h"
 #include "tests/testing/openai_rig.h"
 
 namespace gyre::http {
@@ -107,6 +108,84 @@ TEST_F(OpenAiResponsesTest, WhatNeedsAMemoryIsRefused) {
     EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
     EXPECT_EQ(At(Json(exchange->answer.body), "/error/param"), c.param) << c.body;
   }
+}
+
+// With a store. Callers have tenants.
+class KeptResponsesTest : public OpenAiRig {
+ protected:
+  KeptResponsesTest() { api_.context.responses = &store_; }
+  json::value Ask(const std::string& fields) {
+    return api_.Get(kResponses, R"({"temperature":0,"max_output_tokens":12,)" + fields + "}");
+  }
+  std::unique_ptr<FakeExchange> Of(const char* method, const std::string& id) {
+    return api_.Call(method, std::string(kResponses) + "/" + id, "");
+  }
+  ResponseStore store_;
+};
+
+TEST_F(KeptResponsesTest, AConversationGoesOnFromAResponse) {
+  const json::value first = Ask(R"("input":"What is Gyre?","instructions":"Be brief.")");
+  EXPECT_EQ(At(first, "/store"), "true");
+  EXPECT_EQ(At(first, "/previous_response_id"), "null");
+  const std::string id = At(first, "/id"), said = json::serialize(first.at("output").at(0));
+  const json::value second = Ask(R"("input":"And a ring?","previous_response_id":")" + id + "\"");
+  EXPECT_EQ(At(second, "/previous_response_id"), id);
+  // As if the client had sent it all; the instructions are the first request's own.
+  const std::string all =
+      R"([{"role":"user","content":"What is Gyre?"},)" + said + R"(,{"role":"user","content":"And a ring?"})";
+  const json::value whole = Ask(R"("store":false,"input":)" + all + "]");
+  EXPECT_EQ(At(second, "/output/0/content/0/text"), At(whole, "/output/0/content/0/text"));
+  EXPECT_EQ(At(second, "/usage/input_tokens"), At(whole, "/usage/input_tokens"));
+  // A stream goes on from both, and is kept too.
+  const auto exchange = api_.Post(
+      kResponses, R"({"temperature":0,"max_output_tokens":5,"stream":true,"input":"Why?","previous_response_id":")" +
+                      At(second, "/id") + "\"}");
+  const json::value streamed = Json(Events(exchange->answer.body).back().data).at("response");
+  const json::value third = Json(Of("GET", At(streamed, "/id"))->answer.body);
+  EXPECT_EQ(third, streamed);
+  const std::string longer =
+      all + "," + json::serialize(second.at("output").at(0)) + R"(,{"role":"user","content":"Why?"}])";
+  EXPECT_EQ(At(third, "/usage/input_tokens"), At(Ask(R"("store":false,"input":)" + longer), "/usage/input_tokens"));
+}
+
+TEST_F(KeptResponsesTest, AResponseIsReadAndDeleted) {
+  const json::value made = Ask(R"("input":"What is Gyre?")");
+  const std::string id = At(made, "/id");
+  EXPECT_EQ(Json(Of("GET", id)->answer.body), made);
+  const json::value items = Json(Of("GET", id + "/input_items")->answer.body);
+  EXPECT_EQ(At(items, "/object"), "list");
+  EXPECT_EQ(At(items, "/data/0/content"), "What is Gyre?");
+  const json::value later = Ask(R"("input":"Why?","previous_response_id":")" + id + "\"");
+  EXPECT_EQ(At(Json(Of("DELETE", id)->answer.body), ""),
+            R"({"id":")" + id + R"(","object":"response","deleted":true})");
+  for (const char* method : {"GET", "DELETE"}) {
+    const auto gone = Of(method, id);
+    EXPECT_EQ(gone->answer.status, 404);
+    const json::value error = Json(gone->answer.body);
+    EXPECT_EQ(At(error, "/error/message"), "Response with id '" + id + "' not found.");
+    EXPECT_EQ(At(error, "/error/type"), "invalid_request_error");
+  }
+  Ask(R"("input":"And?","previous_response_id":")" + At(later, "/id") + "\"");  // needs it still
+  EXPECT_EQ(Of("GET", id + "/other")->answer.status, 404);
+}
+
+TEST_F(KeptResponsesTest, WhatIsNotThereIsSaidAsOpenAiSaysIt) {
+  const std::string unkept = At(Ask(R"("input":"Hi","store":false)"), "/id");
+  api_.caller.tenant = 7;
+  const std::string anothers = At(Ask(R"("input":"Hi")"), "/id");
+  api_.caller.tenant = 8;
+  for (const std::string& id : {unkept, anothers, std::string("resp_nothing")}) {
+    EXPECT_EQ(Of("GET", id)->answer.status, 404) << id;
+    EXPECT_EQ(Of("DELETE", id)->answer.status, 404) << id;
+    const auto exchange = api_.Post(kResponses, R"({"input":"Hi","previous_response_id":")" + id + "\"}");
+    EXPECT_EQ(exchange->answer.status, 400);
+    EXPECT_EQ(exchange->answer.body,
+              R"({"error":{"message":"Previous response with id ')" + id +
+                  R"(' not found.","type":"invalid_request_error","param":"previous_response_id",)"
+                  R"("code":"previous_response_not_found"}})");
+  }
+  api_.caller.tenant = 7;
+  EXPECT_EQ(Of("GET", anothers)->answer.status, 200);
 }
 
 std::vector<float> Floats(const json::value& list) {

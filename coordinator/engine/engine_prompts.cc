@@ -109,4 +109,13 @@ Status Engine::Impl::EndPrompt(Sequence& s) {
   return absl::OkStatus();
 }
 
+void Engine::Impl::TellProgress(Sequence& s, const StepItem& item) {
+  const auto prompt = static_cast<uint32_t>(s.request.prompt.size());
+  const uint32_t done = std::min(item.first_position + item.count, prompt);
+  if (s.generated() > 0 || done <= s.told) return;
+  s.told = done;
+  Deliver(s,
+          PromptProgress{.total = prompt, .cached = s.cached.value_or(0), .processed = done, .time = Now() - s.began});
+}
+
 }  // namespace gyre

@@ -114,6 +114,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   SequenceParams params{.tokens = ContextOf(s),
                         .generated = behind,
                         .max_positions = positions,
+                        .boundaries = s.window.shifts() == 0 ? r.boundaries : std::vector<uint32_t>(),
                         .needs_all_rows = r.prompt_logits || r.prompt_logprobs || r.embedding == Pooling::kMean,
                         .priority = r.priority,
                         .tenant = r.tenant,

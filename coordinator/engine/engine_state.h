@@ -160,6 +160,7 @@ class Engine::Impl {
   Status TakePromptRow(Sequence& s, const StepItem& item, const RowAnswer& answer);
   Status TakeHidden(Sequence& s, const RowAnswer& answer);
   Status EndPrompt(Sequence& s);
+  void TellProgress(Sequence& s, const StepItem& item);
 
   const EngineOptions options_;
   std::atomic<uint32_t> num_blocks_{options_.scheduler.memory[kPageGroup]};

@@ -57,6 +57,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .requests = {}};
     if (!s->cached) {
       s->cached = item.first_position;
+      s->began = Now();
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
     }
     AskRows(*s, item, &rows.requests);
@@ -111,6 +112,7 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const Ste
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
+    if (Sequence* s = Find(item.seq); s != nullptr && s->request.progress) TellProgress(*s, item);
     auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
     bool sampled = false;
     for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {

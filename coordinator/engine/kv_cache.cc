@@ -1,5 +1,6 @@
 #include "coordinator/engine/kv_cache.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -60,6 +61,24 @@ size_t KvCache::CommonPrefix(const std::vector<BlockId>& found) const {
   return n;
 }
 
+// Where a later text may part from the prompt: at its end, as it may come again, and at the first and the last
+// boundaries of messages. More would take the slots of other conversations; a later turn made those between itself. Of
+// two adjacent blocks the first is enough.
+std::vector<uint32_t> KvCache::PartsOf(uint32_t prompt, std::span<const uint32_t> boundaries) const {
+  constexpr size_t kFirst = 1, kLast = 4;
+  const auto whole = [this](uint32_t position) { return position / options_.block_size * options_.block_size; };
+  const uint32_t end = whole(prompt - 1);
+  std::vector<uint32_t> parts;
+  for (const uint32_t boundary : boundaries) {
+    const uint32_t at = whole(boundary);
+    if (at > 0 && at <= end && (parts.empty() || at > parts.back() + options_.block_size)) parts.push_back(at);
+  }
+  if (parts.size() > kFirst + kLast)
+    parts.erase(parts.begin() + kFirst, parts.end() - static_cast<std::ptrdiff_t>(kLast));
+  if (end > 0 && (parts.empty() || end > parts.back() + options_.block_size)) parts.push_back(end);
+  return parts;
+}
+
 // The snapshot that belongs to the prefix, and a slot. The snapshot is taken first, so that the slot is another one.
 bool KvCache::TakeSlot(KvTables* t) {
   if (!has_state()) return true;
@@ -80,7 +99,7 @@ bool KvCache::Admit(const Admission& a, KvTables* t) {
   *t = {};
   t->salt = MixSalts(a.salt, ring_namespace_);
   t->ring = rings_;
-  t->prompt = a.prompt;
+  t->parts = PartsOf(a.prompt, a.boundaries);
   t->blocks = TakePrefix(a, t->salt);
   // Where texts part, what the groups but that of pages keep is worth most: the next text that begins so finds it.
   t->branch = static_cast<uint32_t>(t->blocks.size()) * options_.block_size;
@@ -172,14 +191,11 @@ StepTables KvCache::Launch(uint32_t begin, uint32_t end, bool first, KvTables* t
 
 uint32_t KvCache::NextSnapshot(const KvTables& t, uint32_t launched) const {
   if (!has_state() || !options_.prefix_cache || t.ring != rings_) return UINT32_MAX;
-  // A prompt that comes again finds it: its last row is computed in any case.
-  const uint32_t of_prompt = (t.prompt - 1) / options_.block_size * options_.block_size;
   const uint64_t regular = (uint64_t{launched} / options_.snapshot_every + 1) * options_.snapshot_every;
   const auto next = static_cast<uint32_t>(std::min<uint64_t>(regular, UINT32_MAX));
-  uint32_t nearest = next;
-  for (uint32_t position : {of_prompt, t.branch}) {
-    if (position > launched) nearest = std::min(nearest, position);
-  }
+  const auto part = std::upper_bound(t.parts.begin(), t.parts.end(), launched);
+  uint32_t nearest = part == t.parts.end() ? next : std::min(next, *part);
+  if (t.branch > launched) nearest = std::min(nearest, t.branch);
   return nearest;
 }
 
@@ -229,7 +245,9 @@ void KvCache::Publish(TokenSpan rows, uint32_t settled, uint64_t step, KvTables*
 // The block that ends at t->published is published: a copy of the state at its end can be found from now on.
 void KvCache::KeepSnapshot(uint64_t step, KvTables* t) {
   if (t->snapshots.empty() || t->snapshots.front().position != t->published * options_.block_size) return;
-  slots().Keep(t->chain, t->snapshots.front().slot, step);
+  const uint32_t position = t->snapshots.front().position;
+  const bool parts = position == t->branch || std::binary_search(t->parts.begin(), t->parts.end(), position);
+  slots().Keep(t->chain, t->snapshots.front().slot, step, !parts);
   t->snapshots.pop_front();
 }
 
@@ -297,14 +315,11 @@ uint32_t KvCache::WindowAhead(uint32_t size, const KvTables& t) const {
   return all - std::min(all, t.WindowEnd());
 }
 
-// Whether a text may part at a position whose window has this block: at the end of the prompt, or where others do.
+// Whether a text may part at a position whose window has this block: where messages do, or where others do.
 bool KvCache::WorthKeeping(const KvTables& t, uint32_t block) const {
   const uint32_t begin = block * options_.block_size, end = begin + options_.block_size;
-  const uint32_t of_prompt = (t.prompt - 1) / options_.block_size * options_.block_size;
-  for (uint32_t position : {of_prompt, t.branch, t.shared}) {
-    if (begin < position && end > FirstRead(position)) return true;
-  }
-  return false;
+  const auto reads = [&](uint32_t position) { return begin < position && end > FirstRead(position); };
+  return reads(t.branch) || reads(t.shared) || std::any_of(t.parts.begin(), t.parts.end(), reads);
 }
 
 void KvCache::RaiseReserve(uint32_t size, KvTables* t) {

@@ -34,7 +34,7 @@ struct KvCacheOptions {
 struct KvTables {
   uint64_t salt = 0;            // cache namespace of its contents: of the sequence, mixed with the ring's
   uint64_t ring = 0;            // value of KvCache::rings() when it was admitted
-  uint32_t prompt = 0;          // tokens of it
+  std::vector<uint32_t> parts;  // where a later text may part from its prompt: rising, in whole blocks
   uint32_t published = 0;       // blocks
   ChainId chain = kNoChain;     // of the last published block
   uint32_t least = 0;           // blocks that it got at admission, however many tokens it has
@@ -80,9 +80,10 @@ class KvCache {
   struct Admission {
     TokenSpan rows;
     uint32_t prompt = 0;
-    uint64_t salt = 0;       // of the sequence
-    bool finds = true;       // it may use what others computed
-    uint32_t positions = 0;  // it gets blocks for at least so many
+    std::span<const uint32_t> boundaries{};  // of messages in the prompt (SequenceParams::boundaries)
+    uint64_t salt = 0;                       // of the sequence
+    bool finds = true;                       // it may use what others computed
+    uint32_t positions = 0;                  // it gets blocks for at least so many
     KvUnits margin{};
   };
   bool Admit(const Admission& admission, KvTables* tables);
@@ -170,6 +171,7 @@ class KvCache {
   UnitPool PoolOf(int group);
   std::vector<BlockId> TakePrefix(const Admission& admission, uint64_t salt);
   size_t CommonPrefix(const std::vector<BlockId>& found) const;
+  std::vector<uint32_t> PartsOf(uint32_t prompt, std::span<const uint32_t> boundaries) const;
   bool TakeSlot(KvTables* tables);
   void TakeWindow(size_t prefix, KvTables* tables);
   SlotTable SlotsOf(uint32_t begin, uint32_t end, bool first, KvTables* tables);

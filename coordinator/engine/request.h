@@ -60,6 +60,7 @@ struct RequestSettings {
   // An EmbeddingEvent, and no text: no logits or log-probabilities are asked for. With the mean of all rows the prompt
   // takes nothing from the prefix cache.
   std::optional<Pooling> embedding;
+  bool progress = false;  // a PromptProgress event for each step that has rows of the prompt
   int priority = 0;
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
@@ -68,6 +69,9 @@ struct RequestSettings {
 
 struct Request : RequestSettings {
   std::vector<TokenId> prompt;  // >= 1 id
+  // Where messages of a conversation begin or end in it, rising. What is kept of the prompt for later requests is kept
+  // there (docs/memory.md); it changes no text.
+  std::vector<uint32_t> boundaries;
   // 0: only the prompt is computed, as for an embedding. Prompt and text together never have more tokens than the
   // context, unless it is shifted.
   uint32_t max_new_tokens = 0;
@@ -97,6 +101,13 @@ struct PromptTokenEvent {
   float logprob = 0;
   std::vector<TokenLogprob> top;
 };
+// How far the prompt is computed. What a replay computes again is not told again.
+struct PromptProgress {
+  uint32_t total = 0;      // its tokens
+  uint32_t cached = 0;     // those that the prefix cache had when the request began
+  uint32_t processed = 0;  // those that are computed, and those
+  Duration time{};         // since its first rows were launched
+};
 struct LogitsEvent {
   uint32_t position = 0;
   std::vector<float> logits;  // [vocab]
@@ -122,8 +133,8 @@ struct Failed {
 };
 struct Cancelled {};
 
-using Event =
-    std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Waiting, Finished, Failed, Cancelled>;
+using Event = std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Waiting, PromptProgress, Finished,
+                           Failed, Cancelled>;
 // Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
 using EventSink = std::function<void(SeqId, const Event&)>;
 

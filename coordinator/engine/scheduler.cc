@@ -335,6 +335,7 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
   rep_->Leave(s, Rep::Stage::kWaiting);
   rep_->queue.Arrive(s);
   s->params.tokens = std::move(tokens);
+  s->params.boundaries.clear();
   s->params.needs_all_rows = false;
   s->prompt = s->size();
   s->classes.assign(s->size(), RowClass::kPrompt);

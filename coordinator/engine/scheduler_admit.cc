@@ -74,6 +74,7 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
   const bool fits =
       cache.Admit({.rows = s->rows(),
                    .prompt = s->prompt,
+                   .boundaries = s->params.boundaries,
                    .salt = SaltOf(*s),
                    .finds = !s->params.needs_all_rows,
                    .positions = reserves ? std::max(options.reserve_positions, s->params.max_positions) : 0,

@@ -66,6 +66,8 @@ struct SequenceParams {
   std::vector<TokenId> tokens;  // the prompt, >= 1, and what was generated before the sequence came here
   uint32_t generated = 0;       // so many at the end of `tokens` are not the prompt; at least one is
   uint32_t max_positions = 0;   // prompt and generated together; at most those of all pages
+  // Where messages of the prompt begin or end, rising: later texts part from it there (KvCache). Only a hint.
+  std::vector<uint32_t> boundaries;
   bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
   int priority = 0;             // higher first; among equals, older first
   uint64_t tenant = 0;          // among equal priorities, tenants share the rows fairly

@@ -51,6 +51,8 @@ class Sequence {
   uint32_t scored = 0;
   // Where its first rows began: what was before them came from the prefix cache. A replay finds rows of its own there.
   std::optional<uint32_t> cached;
+  Deadline began{};                // when these were launched
+  uint32_t told = 0;               // rows of the prompt in PromptProgress events
   bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
   RowLogprobs logprobs;            // of the row that is sampled, with Request::logprobs
   std::vector<double> pooled;      // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order

@@ -59,9 +59,9 @@ class UnitPool {
   // hardly going to be asked for. Returns whether the unit has no owner now.
   bool Release(BlockId unit, bool evict_first = false);
   // Both: for what a step wrote and nobody computes in.
-  void Keep(ChainId chain, BlockId unit, uint64_t step = 0) {
+  void Keep(ChainId chain, BlockId unit, uint64_t step = 0, bool evict_first = false) {
     Publish(chain, unit, step);
-    Release(unit);
+    Release(unit, evict_first);
   }
   // Adds free units until there are n. REQUIRES: n >= units().
   void Grow(uint32_t n);

@@ -3,6 +3,7 @@
 #include "boost/json/parse.hpp"
 #include "coordinator/http/answer_parts.h"
 #include "coordinator/http/anthropic_request.h"
+#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
@@ -99,8 +100,9 @@ class MessageStream {
     json::object event;
     event["type"] = "message_start";
     event["message"] = std::move(message_);
-    return SseEvent(WriteJson(event), "message_start") + SseEvent(R"({"type":"ping"})", "ping");
+    return SseEvent(WriteJson(event), "message_start") + Ping();
   }
+  static std::string Ping() { return SseEvent(R"({"type":"ping"})", "ping"); }
   std::string Add(const std::vector<AnswerDelta>& deltas) {
     using Kind = AnswerDelta::Kind;
     std::string out;
@@ -168,17 +170,23 @@ class MessageStream {
   AnswerDelta::Kind kind_ = AnswerDelta::Kind::kContent;  // of what is open; calls have kArguments
 };
 
+// A stream that has nothing to say sends pings: a prompt may take minutes.
 Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventIds& ids, AnswerParts parts,
-                              json::object message, size_t prompt_tokens) {
+                              json::object message, size_t prompt_tokens, Duration ping) {
   HttpResponse head;
   head.content_type = "text/event-stream";
   MessageStream stream(std::move(message), AnswerId(exchange.request()));
   ids.AppendWhole(stream.Start(prompt_tokens), &head.body);
   co_await exchange.Begin(std::move(head));
-  for (;;) {
-    std::optional<Generation::Item> item = co_await generation.Next();
-    if (!item) co_return;
+  while (!generation.ended()) {
+    std::optional<Generation::Item> item = generation.TryNext();
     std::string bytes;
+    if (!item) {
+      const Wake woken = co_await exchange.Wait(After(ping));
+      if (woken == Wake::kGone) co_return;
+      if (woken == Wake::kWoken) continue;
+      bytes = MessageStream::Ping();
+    }
     // All events that are there go into one write.
     for (; item; item = generation.TryNext()) {
       std::string events;
@@ -229,6 +237,7 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
   if (!error) error = ReadMessages(body, context.service.model(), exchange.request().caller, &asked);
   if (!error) error = CheckModel(context, asked.model);
+  if (!error && context.hold_lines) HoldChangingLines(&std::get<ChatInput>(asked.question.input).conversation);
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
   Generation generation(exchange, context);
@@ -245,7 +254,8 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   }
   json::object message = MessageObject(exchange, asked.model);
   if (asked.stream) {
-    co_await StreamMessage(exchange, generation, ids, std::move(parts), std::move(message), prompt_tokens);
+    co_await StreamMessage(exchange, generation, ids, std::move(parts), std::move(message), prompt_tokens,
+                           context.stream_ping);
   } else {
     co_await WholeMessage(exchange, generation, std::move(parts), std::move(message));
   }
@@ -259,6 +269,7 @@ Awaitable<void> CountTokens(ApiContext& context, Exchange& exchange) {
     error = ReadCountTokens(body, &asked);
   }
   if (!error) error = CheckModel(context, asked.model);
+  if (!error && context.hold_lines) HoldChangingLines(&std::get<ChatInput>(asked.question.input).conversation);
   StatusOr<ChatPrompt> prompt = ChatPrompt();
   if (!error) {
     std::function<void()> work = [&] { prompt = context.service.Prompt(std::get<ChatInput>(asked.question.input)); };

@@ -89,18 +89,48 @@ void ReadTurn(JsonFields& fields, const std::string& role, const json::array& bl
   }
 }
 
+// A message of the system within the conversation, which Claude Code sends: templates know none, so its text goes into
+// the user's turn or the tool's result before it, or is a turn of its own.
+void AddSystemText(const std::string& text, json::array* turns) {
+  json::object* last = turns->empty() ? nullptr : &turns->back().as_object();
+  if (last == nullptr || last->at("role") == "assistant") {
+    turns->push_back(TextMessage(last == nullptr ? "system" : "user", text));
+    return;
+  }
+  std::string all(View(last->at("content").as_string()));
+  AddLine(text, &all);
+  last->at("content") = all;
+}
+
 void ReadMessage(JsonFields& fields, json::array* turns) {
   fields.Require("role");
   fields.Require("content");
   const std::string role = fields.String("role").value_or("");
+  if (role == "system") return AddSystemText(ReadBlocks(fields, "content"), turns);
   if (role != "user" && role != "assistant") {
     const std::string path = fields.Path("role");
-    fields.Fail(BadRequest(fmt::format("{} is \"{}\"; it may be user or assistant", path, role), path));
+    fields.Fail(BadRequest(fmt::format("{} is \"{}\"; it may be user, assistant or system", path, role), path));
   }
   const json::value* content = fields.Any("content");
   const json::array* blocks = content == nullptr ? nullptr : content->if_array();
   if (blocks != nullptr) return ReadTurn(fields, role, *blocks, turns);
   turns->push_back(TextMessage(role, ReadBlocks(fields, "content")));
+}
+
+// Earlier thoughts may be cleared, as they are no part of a conversation anyway; nothing else is.
+void ReadContextManagement(JsonFields& fields) {
+  const json::object* management = fields.Object("context_management");
+  if (management == nullptr) return;
+  JsonFields inner(*management, "context_management.");
+  if (const json::array* edits = inner.Array("edits")) {
+    inner.EachObject("edits", *edits, [](JsonFields& edit) {
+      if (edit.String("type").value_or("") != "clear_thinking_20251015") {
+        edit.RefuseAny("type", "a conversation that is too long is an error");
+      }
+      edit.Ignore("keep");
+    });
+  }
+  if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
 }
 
 // Reads a conversation: the fields that count_tokens has too.
@@ -139,7 +169,7 @@ void ReadConversation(JsonFields* fields, MessagesRequest* out) {
   constexpr const char* kTools = "tools that the client runs are all that is there";
   fields->Refuse("mcp_servers", kTools);
   fields->Refuse("container", kTools);
-  fields->Refuse("context_management", "a conversation that is too long is an error");
+  ReadContextManagement(*fields);
   if (const json::object* config = fields->Object("output_config")) {
     JsonFields inner(*config, "output_config.");
     ReadTextFormat(inner, "format", &out->question);

@@ -17,6 +17,7 @@
 
 namespace gyre {
 class Cluster;
+class ResponseStore;
 class Tracer;
 }  // namespace gyre
 
@@ -44,14 +45,16 @@ struct ApiContext {
   std::string version;  // Gyre's
   // The flags of the engine that the server was started with, by their long names.
   std::vector<std::pair<std::string, std::string>> flags;
-  Tracer* tracer = nullptr;       // null: no /v1/cluster/trace
-  bool split_reasoning = true;    // reasoning_content beside content
-  bool metrics_open = false;      // anyone may read /metrics
-  std::function<Status()> ready;  // OK, or why no request can be served; thread-safe. Empty: always OK
+  ResponseStore* responses = nullptr;  // of /v1/responses; null: none are kept
+  Tracer* tracer = nullptr;            // null: no /v1/cluster/trace
+  bool split_reasoning = true;         // reasoning_content beside content
+  bool hold_lines = true;              // lines that change in every request are held still (changing_lines.h)
+  bool metrics_open = false;           // anyone may read /metrics
+  std::function<Status()> ready;       // OK, or why no request can be served; thread-safe. Empty: always OK
   // A request that waits for a ring after a loss, and has no stream to say so, ends after this time.
   Duration ring_wait = std::chrono::seconds(30);
   std::function<bool()> draining;  // the server is about to end: so do streams that have no end of their own
-  Duration stream_ping = std::chrono::seconds(15);  // a stream that has nothing to say sends a comment so often
+  Duration stream_ping = std::chrono::seconds(5);  // a stream that has nothing to say sends a comment so often
 
   std::string model_hash() const { return fmt::format("{:016x}", service.model().content_hash()); }
   bool Has(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }

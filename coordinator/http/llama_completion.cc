@@ -147,9 +147,9 @@ json::object Probabilities(const Service& service, const TokenEvent& event) {
 }
 
 // An answer so far, and its JSON.
-class CompletionAnswer {
+class LlamaCompletionAnswer {
  public:
-  CompletionAnswer(const ApiContext& context, const CompletionRequest& asked, const Request& request)
+  LlamaCompletionAnswer(const ApiContext& context, const CompletionRequest& asked, const Request& request)
       : context_(context),
         asked_(asked),
         settings_(SettingsOf(request)),
@@ -217,7 +217,8 @@ class CompletionAnswer {
   json::array tokens_, probabilities_;
 };
 
-Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, EventIds& ids, CompletionAnswer& answer) {
+Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, EventIds& ids,
+                                 LlamaCompletionAnswer& answer) {
   HttpResponse head;
   head.content_type = "text/event-stream";
   co_await exchange.Begin(std::move(head));
@@ -241,7 +242,7 @@ Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, Eve
   }
 }
 
-Awaitable<void> WholeCompletion(Exchange& exchange, Generation& generation, CompletionAnswer& answer) {
+Awaitable<void> WholeCompletion(Exchange& exchange, Generation& generation, LlamaCompletionAnswer& answer) {
   for (;;) {
     const std::optional<Generation::Item> item = co_await generation.Next();
     if (!item) co_return;  // the client is gone
@@ -284,7 +285,7 @@ Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange) {
   }
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
-  CompletionAnswer answer(context, asked, request);
+  LlamaCompletionAnswer answer(context, asked, request);
   Generation generation(exchange, context);
   std::vector<Request> requests;
   requests.push_back(std::move(request));

@@ -1,6 +1,7 @@
 #include "coordinator/http/ollama_answer.h"
 
 #include "base/unix_time.h"
+#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
@@ -136,6 +137,7 @@ void OllamaAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadThink(fields, &chat.conversation.extra);
   if (chat_) {
     ReadConversation(fields, &chat);
+    if (context_.hold_lines) HoldChangingLines(&chat.conversation);
     question->input = std::move(chat);
   } else {
     ReadPrompt(fields, question, std::move(chat));

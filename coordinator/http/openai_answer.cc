@@ -159,6 +159,10 @@ std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generati
       if (!answer.json_lines()) *out += CommentOf(item->event);
       continue;
     }
+    if (const auto* progress = std::get_if<PromptProgress>(&item->event)) {
+      answer.AppendProgress(item->index, *progress, out);
+      continue;
+    }
     if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
     events.clear();
     answer.AppendDelta(delta, &events);
@@ -275,6 +279,14 @@ std::string UsageJson(const UsageSum& usage) {
                      R"("completion_tokens_details":{{"reasoning_tokens":{}}}{}}})",
                      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning,
                      shifts);
+}
+
+void AppendPromptProgress(const PromptProgress& progress, std::string_view end, std::string* out) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(progress.time).count();
+  fmt::format_to(std::back_inserter(*out),
+                 R"(],"prompt_progress":{{"total":{},"cache":{},"processed":{},"time_ms":{}}})", progress.total,
+                 progress.cached, progress.processed, ms);
+  *out += end.substr(1);
 }
 
 void AppendIds(std::span<const TokenId> ids, std::string* out) {

@@ -72,6 +72,9 @@ class OpenAiAnswer {
   virtual void AppendEnd(const UsageSum& usage, std::string* out) = 0;
   virtual void AppendError(const ApiError& error, std::string* out);
 
+  // Appends an event on the way through a prompt, with Question::progress. It has no id: a stream that is reattached
+  // has none of them.
+  virtual void AppendProgress(size_t /*choice*/, const PromptProgress& /*progress*/, std::string* /*out*/) {}
   // Appends what a silent stream sends, so that nobody takes it for dead. Call it after AppendBegin.
   virtual void AppendPing(std::string* out);
   // Whether a stream consists of JSON objects, each in a line, instead of events. Such a stream can't be reattached.
@@ -110,6 +113,8 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
 const char* QuotedFinish(FinishReason reason, bool called = false);
 // "usage" of chat and completions, as JSON.
 std::string UsageJson(const UsageSum& usage);
+// Ends an event that has choices: {...,"choices":[...],"prompt_progress":{...}. `end`: from the end of the choices on.
+void AppendPromptProgress(const PromptProgress& progress, std::string_view end, std::string* out);
 // Appends [1,2,3].
 void AppendIds(std::span<const TokenId> ids, std::string* out);
 // The beginning of each object of an answer: {"id":...,"object":...,"created":...,"model":...,

@@ -1,6 +1,7 @@
 // The route POST /v1/chat/completions.
 #include <algorithm>
 
+#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
@@ -22,6 +23,7 @@ class ChatAnswer : public OpenAiAnswer {
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string* out) override;
   void AppendDelta(const Delta& delta, std::string* out) override;
+  void AppendProgress(size_t choice, const PromptProgress& progress, std::string* out) override;
   void AppendEnd(const UsageSum& usage, std::string* out) override;
 
  private:
@@ -89,6 +91,7 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   ChatInput chat;
   ReadMessages(fields, &chat.conversation);
+  if (context_.hold_lines) HoldChangingLines(&chat.conversation);
   ReadChatTools(fields, &tools_);
   tools_.Offer(&chat.conversation);
   question->input = std::move(chat);
@@ -98,6 +101,7 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadMostTokens(fields, "max_tokens", -1, question);
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);
   streaming_ = ReadStreaming(fields);
+  question->progress = streaming_.progress;
   with_ids_ = fields.Bool("return_token_ids").value_or(false);
   ReadLogprobs(fields, question);
   with_logprobs_ = question->logprobs.has_value();
@@ -212,6 +216,13 @@ void ChatAnswer::AppendDelta(const Delta& delta, std::string* out) {
   OpenChunk(delta.choice, out);
   *out += "{}";
   CloseChunk({}, QuotedFinish(*delta.finish, delta.called), out);
+}
+
+void ChatAnswer::AppendProgress(size_t choice, const PromptProgress& progress, std::string* out) {
+  *out += chunk_begin_;
+  fmt::format_to(std::back_inserter(*out), R"({{"index":{},"delta":{{}},"logprobs":null,"finish_reason":null}})",
+                 choice);
+  AppendPromptProgress(progress, chunk_end_, out);
 }
 
 void ChatAnswer::AppendCalls(const Delta& delta, std::string* out) {

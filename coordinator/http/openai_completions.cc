@@ -22,6 +22,7 @@ class CompletionAnswer : public OpenAiAnswer {
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string* out) override;
   void AppendDelta(const Delta& delta, std::string* out) override;
+  void AppendProgress(size_t choice, const PromptProgress& progress, std::string* out) override;
   void AppendEnd(const UsageSum& usage, std::string* out) override;
 
  private:
@@ -73,6 +74,7 @@ void CompletionAnswer::ReadFields(JsonFields& fields, Question* question) {
         fmt::format("{} prompts of {} choices each are more than {}", inputs_.size(), n_, kMaxChoices), "n"));
   }
   streaming_ = ReadStreaming(fields);
+  question->progress = streaming_.progress;
   echo_ = fields.Bool("echo").value_or(false);
   with_ids_ = fields.Bool("return_token_ids").value_or(false);
   const std::optional<int64_t> logprobs = fields.Integer("logprobs", 0, 20);
@@ -208,6 +210,12 @@ void CompletionAnswer::AppendDelta(const Delta& delta, std::string* out) {
   Delta end;
   end.choice = i;
   AppendChunk(end, QuotedFinish(*delta.finish), out);
+}
+
+void CompletionAnswer::AppendProgress(size_t choice, const PromptProgress& progress, std::string* out) {
+  *out += chunk_begin_;
+  fmt::format_to(std::back_inserter(*out), R"({{"index":{},"text":"","logprobs":null,"finish_reason":null}})", choice);
+  AppendPromptProgress(progress, chunk_end_, out);
 }
 
 void CompletionAnswer::AppendEnd(const UsageSum& usage, std::string* out) {

@@ -75,6 +75,8 @@ void AddOpenAiRoutes(Router& router, ApiContext& context) {
     router.Add(MakeRoute(context, "GET", base + "/models", ListModels));
   }
   router.Add(MakeRoute(context, "GET", "/v1/models/*", ShowModel));
+  router.Add(MakeRoute(context, "GET", "/v1/responses/*", ShowResponse));
+  router.Add(MakeRoute(context, "DELETE", "/v1/responses/*", DeleteResponse));
 }
 
 }  // namespace gyre::http

@@ -1,15 +1,17 @@
-// The route POST /v1/responses, which does not remember earlier responses.
+// The route POST /v1/responses.
 #include <algorithm>
 #include <utility>
 
 #include "base/unix_time.h"
 #include "boost/json/parse.hpp"
+#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_messages.h"
 #include "coordinator/http/openai_routes.h"
 #include "coordinator/http/sampling_fields.h"
+#include "coordinator/state/response_store.h"
 #include "fmt/format.h"
 
 namespace gyre::http {
@@ -38,6 +40,9 @@ class ResponsesAnswer : public OpenAiAnswer {
   };
   void ReadFields(JsonFields& fields, Question* question) override;
   std::optional<ApiError> Prepare(Question question) override;
+  json::array ReadPrevious(JsonFields& fields);
+  // The object at its end, which is kept if it is to be.
+  json::object End(const UsageSum& usage);
   // The object while it is written (no usage) or at its end.
   json::object Response(const UsageSum* usage) const;
   json::object ItemObject(const Item& item, bool done) const;
@@ -57,11 +62,21 @@ class ResponsesAnswer : public OpenAiAnswer {
   const uint64_t tenant_;
   json::object settings_;  // fields of the response that say what was asked for
   json::object format_{{"type", "text"}};
+  bool store_ = false;
+  std::string previous_;  // the id of the response that this one goes on from
+  json::array input_;     // its own items
   std::vector<Item> items_;
   FinishReason finish_ = FinishReason::kStop;
   uint64_t sequence_ = 0;  // of events
   size_t calls_ = 0;
 };
+
+// JSON that this server has written, which may be deeper than what is read of a client.
+json::value ParseKept(const std::string& text) {
+  json::parse_options options;
+  options.max_depth = 256;
+  return json::parse(text, {}, options);
+}
 
 // Calls that follow each other are those of one message.
 void AddCall(JsonFields& fields, json::array* messages) {
@@ -107,33 +122,37 @@ void ReadItem(JsonFields& fields, json::array* messages) {
   for (const char* name : {"id", "status", "phase"}) fields.Ignore(name);
 }
 
-json::array ReadInput(JsonFields& fields) {
+// `earlier`: the items that stand before the input. `own`: gets those of the input.
+json::array ReadInput(JsonFields& fields, const json::array& earlier, json::array* own) {
   json::array messages;
   const std::string instructions = fields.String("instructions").value_or("");
   if (!instructions.empty()) messages.push_back(TextMessage("system", instructions));
   fields.Require("input");
   const json::value* input = fields.Any("input");
   if (input == nullptr) return messages;
+  const auto add = [&messages](JsonFields& item) { ReadItem(item, &messages); };
+  fields.EachObject("previous_response_id", earlier, add);
   if (input->is_string()) {
     messages.push_back(TextMessage("user", View(input->get_string())));
+    own->push_back(json::object{{"type", "message"}, {"role", "user"}, {"content", input->get_string()}});
   } else if (input->is_array()) {
     const json::array& items = input->get_array();
     if (items.empty()) fields.Fail(BadRequest("input is empty", "input"));
-    fields.EachObject("input", items, [&messages](JsonFields& item) { ReadItem(item, &messages); });
-    if (!fields.failed()) NameToolResults(&messages);
+    fields.EachObject("input", items, add);
+    *own = items;
   } else {
     fields.Fail(BadRequest("input must be a string or an array of items", "input"));
   }
+  if (!fields.failed()) NameToolResults(&messages);
   return messages;
 }
 
-// Refuses fields that need memory, which this server does not have.
+// Refuses fields that need more memory than this server has.
 void RefuseState(JsonFields& fields) {
-  constexpr char kMemory[] = "this server remembers no answers; send the whole conversation";
-  fields.Refuse("previous_response_id", kMemory);
+  constexpr char kMemory[] = "this server has no conversations; previous_response_id goes on from a response";
   fields.Refuse("conversation", kMemory);
   fields.Refuse("prompt", "this server stores no prompts");
-  fields.Refuse("background", kMemory);
+  fields.Refuse("background", "an answer is made while its client waits");
   if (fields.String("truncation").value_or("disabled") != "disabled") {
     fields.Refuse("truncation", "a conversation that is too long is an error");
   }
@@ -177,7 +196,9 @@ void ReadInclude(JsonFields& fields, Question* question) {
 void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   settings_["model"] = ReadModel(fields, context_);
   ChatInput chat;
-  chat.conversation.messages = ReadInput(fields);
+  const json::array earlier = ReadPrevious(fields);
+  chat.conversation.messages = ReadInput(fields, earlier, &input_);
+  if (context_.hold_lines) HoldChangingLines(&chat.conversation);
   if (const json::object* extra = fields.Object("chat_template_kwargs")) chat.conversation.extra = *extra;
   ReadTextAndReasoning(fields, &chat.conversation.extra, question);
   if (const json::object* text = fields.Object("text"); text != nullptr && text->contains("format")) {
@@ -200,13 +221,38 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   RefuseState(fields);
   const json::object* metadata = fields.Object("metadata");
   settings_["metadata"] = metadata != nullptr ? *metadata : json::object();
-  IgnoreAccounting(fields);
+  const bool keeps = context_.responses != nullptr;
+  store_ = keeps && fields.Bool("store").value_or(true);
+  IgnoreAccounting(fields, keeps);
   const auto instructions = fields.String("instructions");
   settings_["instructions"] = instructions ? json::value(*instructions) : json::value();
   const std::optional<uint32_t>& most = question->max_new_tokens;
   settings_["max_output_tokens"] = most ? json::value(*most) : json::value();
   settings_["temperature"] = DecimalOf(question->sampling.temperature);
   settings_["top_p"] = DecimalOf(question->sampling.top_p);
+}
+
+// The conversation that the request goes on from, as items.
+json::array ResponsesAnswer::ReadPrevious(JsonFields& fields) {
+  constexpr char kName[] = "previous_response_id";
+  previous_ = fields.String(kName).value_or("");
+  if (previous_.empty()) return {};
+  json::array items;
+  StatusOr<std::vector<KeptResponse>> kept = NotFound("none are kept");
+  if (context_.responses != nullptr) kept = context_.responses->Conversation(previous_, tenant_);
+  if (!kept.ok()) {
+    fields.Fail({.status = 400,
+                 .message = fmt::format("Previous response with id '{}' not found.", ValidUtf8(previous_)),
+                 .param = kName,
+                 .code = "previous_response_not_found"});
+    return items;
+  }
+  const auto add = [&items](const json::array& more) { items.insert(items.end(), more.begin(), more.end()); };
+  for (const KeptResponse& response : *kept) {
+    add(ParseKept(response.input).as_array());
+    add(ParseKept(response.response).at("output").as_array());
+  }
+  return items;
 }
 
 std::optional<ApiError> ResponsesAnswer::Prepare(Question question) {
@@ -273,8 +319,8 @@ json::object ResponsesAnswer::Response(const UsageSum* usage) const {
   }
   object["output"] = std::move(output);
   for (const auto& [name, value] : settings_) object[name] = value;
-  object["previous_response_id"] = nullptr;
-  object["store"] = false;
+  object["previous_response_id"] = previous_.empty() ? json::value() : json::value(previous_);
+  object["store"] = store_;
   object["text"] = json::object{{"format", format_}};
   object["truncation"] = "disabled";
   object["usage"] = nullptr;
@@ -285,6 +331,18 @@ json::object ResponsesAnswer::Response(const UsageSum* usage) const {
                                    {"output_tokens_details", json::object{{"reasoning_tokens", usage->reasoning}}},
                                    {"total_tokens", usage->prompt + usage->completion}};
   }
+  return object;
+}
+
+json::object ResponsesAnswer::End(const UsageSum& usage) {
+  json::object object = Response(&usage);
+  if (!store_) return object;
+  context_.responses->Keep({.id = std::string(View(object.at("id").as_string())),
+                            .tenant = tenant_,
+                            .previous = previous_,
+                            .input = WriteJson(input_),
+                            .response = WriteJson(object),
+                            .created = object.at("created_at").to_number<int64_t>()});
   return object;
 }
 
@@ -325,7 +383,7 @@ std::string ResponsesAnswer::Whole(const std::vector<Choice>& choices, const Usa
     item.scores = choice.scores;
     break;
   }
-  return WriteJson(Response(&usage));
+  return WriteJson(End(usage));
 }
 
 void ResponsesAnswer::AppendEvent(std::string_view type, json::object fields, std::string* out) {
@@ -418,7 +476,7 @@ void ResponsesAnswer::AppendEnd(const UsageSum& usage, std::string* out) {
   if (items_.empty()) OpenItem(Kind::kMessage, {}, out);
   CloseItem(out);
   const bool cut = finish_ == FinishReason::kLength;
-  AppendEvent(cut ? "response.incomplete" : "response.completed", {{"response", Response(&usage)}}, out);
+  AppendEvent(cut ? "response.incomplete" : "response.completed", {{"response", End(usage)}}, out);
 }
 
 void ResponsesAnswer::AppendError(const ApiError& error, std::string* out) {
@@ -429,11 +487,70 @@ void ResponsesAnswer::AppendError(const ApiError& error, std::string* out) {
               out);
 }
 
+// The id in the path; `rest`: what stands behind it.
+std::string IdOf(const HttpRequest& request, std::string* rest) {
+  constexpr std::string_view kPath = "/responses/";
+  std::string id = request.path.substr(request.path.find(kPath) + kPath.size());
+  const size_t slash = id.find('/');
+  if (slash != std::string::npos) *rest = id.substr(slash);
+  return id.substr(0, slash);
+}
+
+ApiError NoResponse(const std::string& id) {
+  return {.status = 404, .message = fmt::format("Response with id '{}' not found.", ValidUtf8(id))};
+}
+
+// The items of a list that has no further pages.
+json::object ListOf(json::array items) {
+  json::object list{{"object", "list"}, {"first_id", nullptr}, {"last_id", nullptr}, {"has_more", false}};
+  list["data"] = std::move(items);
+  return list;
+}
+
 }  // namespace
 
 Awaitable<void> Responses(const ApiContext& context, Exchange& exchange) {
   auto answer = std::make_unique<ResponsesAnswer>(context, exchange.request());
   return RunAnswer(context, exchange, std::move(answer));
+}
+
+Awaitable<void> ShowResponse(const ApiContext& context, Exchange& exchange) {
+  const HttpRequest& asked = exchange.request();
+  std::string rest;
+  const std::string id = IdOf(asked, &rest);
+  StatusOr<KeptResponse> kept = NotFound("none are kept");
+  if (context.responses != nullptr && (rest.empty() || rest == "/input_items")) {
+    kept = context.responses->Find(id, asked.caller.tenant);
+  }
+  const std::string* const stream = asked.Query("stream");
+  std::optional<ApiError> error;
+  if (!kept.ok()) {
+    error = NoResponse(id);
+  } else if (stream != nullptr && *stream == "true") {
+    error = BadRequest("stream: a response that is kept is given as a whole", "stream");
+  }
+  if (error) {
+    co_await RespondError(exchange, *std::move(error));
+    co_return;
+  }
+  HttpResponse response;
+  response.body = rest.empty() ? kept->response : WriteJson(ListOf(ParseKept(kept->input).as_array()));
+  co_await exchange.Respond(std::move(response));
+}
+
+Awaitable<void> DeleteResponse(const ApiContext& context, Exchange& exchange) {
+  const HttpRequest& asked = exchange.request();
+  std::string rest;
+  const std::string id = IdOf(asked, &rest);
+  const bool gone =
+      context.responses != nullptr && rest.empty() && context.responses->Delete(id, asked.caller.tenant).ok();
+  if (!gone) {
+    ApiError error = NoResponse(id);
+    co_await RespondError(exchange, std::move(error));
+    co_return;
+  }
+  json::object object{{"id", ValidUtf8(id)}, {"object", "response"}, {"deleted", true}};
+  co_await RespondJson(exchange, std::move(object));
 }
 
 }  // namespace gyre::http

@@ -40,8 +40,8 @@ void ReadSampling(JsonFields& fields, const ApiContext& context, Question* quest
   ReadGrammars(fields, question);
 }
 
-void IgnoreAccounting(JsonFields& fields) {
-  if (fields.Bool("store").value_or(false)) fields.RefuseAny("store", "this server stores no answers");
+void IgnoreAccounting(JsonFields& fields, bool stores) {
+  if (!stores && fields.Bool("store").value_or(false)) fields.RefuseAny("store", "this server stores no answers");
   for (const char* name : {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
                            "prompt_cache_retention", "prediction"}) {
     fields.Ignore(name);
@@ -51,6 +51,7 @@ void IgnoreAccounting(JsonFields& fields) {
 StreamFields ReadStreaming(JsonFields& fields) {
   StreamFields out;
   out.stream = fields.Bool("stream").value_or(false);
+  out.progress = out.stream && fields.Bool("return_progress").value_or(false);
   const json::object* options = fields.Object("stream_options");
   if (options == nullptr) return out;
   JsonFields inner(*options, "stream_options.");

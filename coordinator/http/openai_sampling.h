@@ -28,11 +28,13 @@ int ReadPriority(JsonFields& fields);
 // A number made from the text: requests with different texts share no prefix cache. 0: absent.
 uint64_t ReadCacheSalt(JsonFields& fields);
 
-// Ignores fields for accounting or for storing answers, as they have no effect here.
-void IgnoreAccounting(JsonFields& fields);
+// Ignores fields for accounting or for storing answers, as they have no effect here. `stores`: the route has read
+// `store` itself.
+void IgnoreAccounting(JsonFields& fields, bool stores = false);
 
 struct StreamFields {
   bool stream = false, include_usage = false;
+  bool progress = false;  // of the prompt, in a stream
 };
 StreamFields ReadStreaming(JsonFields& fields);
 

@@ -125,8 +125,8 @@ StatusOr<Conversation> Service::ParseConversation(std::string_view messages, std
   return conversation;
 }
 
-StatusOr<std::vector<TokenId>> Service::PromptIds(Question& question) const {
-  std::vector<TokenId> ids;
+Status Service::ReadPrompt(Question& question, Request* request) const {
+  std::vector<TokenId>& ids = request->prompt;
   const char* nothing = "the prompt is empty, at least one token is needed";
   if (auto* given = std::get_if<IdsInput>(&question.input)) {
     ids = std::move(*given);
@@ -138,6 +138,7 @@ StatusOr<std::vector<TokenId>> Service::PromptIds(Question& question) const {
     GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, Prompt(std::get<ChatInput>(question.input)));
     question.stop_ids.insert(question.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());
     ids = std::move(prompt.ids);
+    if (question.before.empty()) request->boundaries = std::move(prompt.boundaries);
     question.answer_format = std::move(prompt.answer);
     nothing = "the conversation is empty";
   }
@@ -147,7 +148,7 @@ StatusOr<std::vector<TokenId>> Service::PromptIds(Question& question) const {
   }
   ids.insert(ids.begin(), question.before.begin(), question.before.end());
   if (ids.empty()) return InvalidArgument("{}", nothing);
-  return ids;
+  return absl::OkStatus();
 }
 
 StatusOr<Request> Service::MakeRequest(Question question) const {
@@ -157,7 +158,7 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   if (question.grammar_source) {
     GYRE_ASSIGN_OR_RETURN(question.grammar, grammars_->Get(question));
   }
-  GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(question));
+  GYRE_RETURN_IF_ERROR(ReadPrompt(question, &request));
   if (request.prompt.size() > context_) {
     return OutOfRange("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
                       request.prompt.size(), context_);

@@ -108,7 +108,7 @@ class Service {
   Status Post(std::function<void()> work, size_t bytes = 0);
 
  private:
-  StatusOr<std::vector<TokenId>> PromptIds(Question& question) const;
+  Status ReadPrompt(Question& question, Request* request) const;
   // REQUIRES: a model with a tokenizer.
   Status CheckIds(std::span<const TokenId> ids) const;
 

@@ -53,7 +53,9 @@ class EtcdStore : public StateStore {
       }
     }
     GYRE_RETURN_IF_ERROR(ReadRequests(found));
-    return ReadCache(found);
+    GYRE_RETURN_IF_ERROR(ReadAll(Responses(), kPage, &found->responses));
+    constexpr int64_t kEntries = 1000;
+    return ReadAll(Cache(), kEntries, &found->cache);
   }
 
   Status Write(const StateBatch& batch) override {
@@ -70,6 +72,15 @@ class EtcdStore : public StateStore {
     for (const auto& [unit, entry] : batch.cache) {
       const std::string key = fmt::format("{}{:0{}x}", Cache(), unit, kDigits);
       ops.push_back(entry.empty() ? EtcdOp::Delete(key, key + '\0') : EtcdOp::Put(key, entry));
+    }
+    for (const auto& [name, response] : batch.responses) {
+      const std::string key = Responses() + name;
+      if (response.size() > kMostBytes) {
+        Log(LogLevel::kWarn, "{}: a response of {} bytes is not kept in etcd, at most {} are", name, response.size(),
+            kMostBytes);
+        continue;
+      }
+      ops.push_back(response.empty() ? EtcdOp::Delete(key, key + '\0') : EtcdOp::Put(key, response));
     }
     std::map<std::string, std::string> last_keys;  // of the requests that this batch begins
     for (const StateBatch::Begun& b : batch.begun) {
@@ -103,6 +114,7 @@ class EtcdStore : public StateStore {
  private:
   std::string Requests() const { return root_ + "request/"; }
   std::string Cache() const { return root_ + "cache/"; }
+  std::string Responses() const { return root_ + "response/"; }
   // The request's own key; its tokens' keys begin with it.
   std::string Place(const std::string& id) const { return Requests() + id + "/"; }
 
@@ -218,18 +230,18 @@ class EtcdStore : public StateStore {
     return absl::OkStatus();
   }
 
-  Status ReadCache(StoredState* found) {
-    constexpr int64_t kEntries = 1000;
-    std::string from = Cache();
+  // All values whose keys begin so, as many at once.
+  Status ReadAll(const std::string& prefix, int64_t at_once, std::vector<std::string>* values) {
+    std::string from = prefix;
     int64_t revision = 0;
     for (bool more = true; more;) {
       GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page,
-                            client_->Read(from, Behind(Cache()), kEntries, revision, After(options_.timeout)));
+                            client_->Read(from, Behind(prefix), at_once, revision, After(options_.timeout)));
       if (revision == 0) revision = page.revision;
       more = page.more && !page.values.empty();
       for (EtcdValue& v : page.values) {
         from = v.key + '\0';
-        found->cache.push_back(std::move(v.value));
+        values->push_back(std::move(v.value));
       }
     }
     return absl::OkStatus();

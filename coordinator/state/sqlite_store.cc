@@ -24,7 +24,7 @@
 namespace gyre {
 namespace {
 
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 constexpr int kApplication = 0x47595245;  // "GYRE"
 
 // SQLite has no checksums outside its WAL. So each row has a sum of its key and its value (SumOf).
@@ -35,6 +35,11 @@ constexpr const char* kTables = R"(
   CREATE TABLE token (request INTEGER NOT NULL, first INTEGER NOT NULL, tokens BLOB NOT NULL, sum INTEGER NOT NULL,
                       PRIMARY KEY (request, first)) WITHOUT ROWID;
   CREATE TABLE cache (unit INTEGER PRIMARY KEY, entry BLOB NOT NULL, sum INTEGER NOT NULL);
+)";
+
+// Since the third schema.
+constexpr const char* kResponseTable = R"(
+  CREATE TABLE IF NOT EXISTS response (key TEXT PRIMARY KEY, response BLOB NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
 )";
 
 // From the first schema, which had no sums; its cache table came later.
@@ -229,6 +234,7 @@ class SqliteStore : public StateStore {
       }
       if (batch.cache_afresh) GYRE_RETURN_IF_ERROR(Execute("DELETE FROM cache"));
       for (const auto& [unit, entry] : batch.cache) GYRE_RETURN_IF_ERROR(PutUnit(unit, entry));
+      for (const auto& [key, response] : batch.responses) GYRE_RETURN_IF_ERROR(PutResponse(key, response));
       for (const std::string& id : batch.gone) GYRE_RETURN_IF_ERROR(Forget(id));
       for (const StateBatch::Begun& b : batch.begun) {
         GYRE_RETURN_IF_ERROR(Forget(b.id));
@@ -344,6 +350,15 @@ class SqliteStore : public StateStore {
     if (!entry.empty()) change->Blob(2, entry).Int(3, SumOf(std::to_string(key), entry));
     return Check("writing the cache's index", change->Run());
   }
+  Status PutResponse(const std::string& key, const std::string& response) {
+    GYRE_ASSIGN_OR_RETURN(
+        Statement* const change,
+        Get(response.empty() ? "DELETE FROM response WHERE key = ?"
+                             : "INSERT OR REPLACE INTO response (key, response, sum) VALUES (?, ?, ?)"));
+    change->Text(1, key);
+    if (!response.empty()) change->Blob(2, response).Int(3, SumOf(key, response));
+    return Check("writing a response", change->Run());
+  }
   // All rows, as one whose key was damaged would not be found by it.
   using Meta = std::map<std::string, std::string>;
   StatusOr<Meta> ReadMeta() {
@@ -368,7 +383,8 @@ class SqliteStore : public StateStore {
   // `schema`: of the database, 0 = it is empty.
   Status Begin(int64_t schema, uint64_t least_term, const std::optional<KeptTerm>& kept, StoredState* found) {
     if (schema < kSchema) {
-      GYRE_RETURN_IF_ERROR(Execute(schema == 0 ? kTables : kUpgrade));
+      if (schema < 2) GYRE_RETURN_IF_ERROR(Execute(schema == 0 ? kTables : kUpgrade));
+      GYRE_RETURN_IF_ERROR(Execute(kResponseTable));
       GYRE_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA application_id = {}", kApplication).c_str()));
       GYRE_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA user_version = {}", kSchema).c_str()));
     }
@@ -419,6 +435,16 @@ class SqliteStore : public StateStore {
         }
       }
       if (code != SQLITE_DONE) return Check("reading the cache's index", code);
+    }
+    {
+      Statement responses;
+      GYRE_RETURN_IF_ERROR(
+          Check("reading its responses", responses.Prepare(db_, "SELECT response, key, sum FROM response")));
+      while ((code = responses.Step()) == SQLITE_ROW) {
+        found->responses.push_back(responses.Bytes(0));
+        if (!responses.HasSum(2, SumOf(responses.Bytes(1), found->responses.back()))) return Damaged("a response");
+      }
+      if (code != SQLITE_DONE) return Check("reading its responses", code);
     }
     {
       Statement requests;

@@ -92,6 +92,30 @@ StatusOr<CachedUnit> DecodeUnit(const std::string& bytes, uint64_t* generation) 
   return unit;
 }
 
+std::string EncodeResponse(const KeptResponse& response) {
+  v1::StoredResponse out;
+  out.set_id(response.id);
+  out.set_tenant(response.tenant);
+  out.set_previous(response.previous);
+  out.set_input(response.input);
+  out.set_response(response.response);
+  out.set_created(response.created);
+  out.set_deleted(response.deleted);
+  return out.SerializeAsString();
+}
+
+StatusOr<KeptResponse> DecodeResponse(const std::string& bytes) {
+  v1::StoredResponse message;
+  if (!message.ParseFromString(bytes)) return DataLoss("a response of the state can't be read");
+  return KeptResponse{.id = message.id(),
+                      .tenant = message.tenant(),
+                      .previous = message.previous(),
+                      .input = message.input(),
+                      .response = message.response(),
+                      .created = message.created(),
+                      .deleted = message.deleted()};
+}
+
 // Those of the last generation.
 StatusOr<CacheIndex> DecodeCache(const std::vector<std::string>& entries) {
   CacheIndex out;
@@ -205,6 +229,10 @@ Status StateKeeper::Restore(const StoredState& found) {
                              .block_size = message.block_size()};
   }
   GYRE_ASSIGN_OR_RETURN(cache_, DecodeCache(found.cache));
+  for (const std::string& stored : found.responses) {
+    GYRE_ASSIGN_OR_RETURN(KeptResponse response, DecodeResponse(stored));
+    found_responses_.push_back(std::move(response));
+  }
   const Deadline now = Clock::now();
   MutexLock lock(&mutex_);
   generation_ = cache_.generation;
@@ -253,6 +281,14 @@ void StateKeeper::Keep(const CacheNews& news) {
     new_units_.clear();
   }
   for (auto& [key, entry] : units) new_units_[key] = std::move(entry);
+  changed_.Signal();
+}
+
+void StateKeeper::KeepResponses(const std::vector<ResponseBook::Change>& changes) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const auto& [key, response] : changes) values.emplace_back(key, response ? EncodeResponse(*response) : "");
+  MutexLock lock(&mutex_);
+  for (auto& [key, value] : values) new_responses_[key] = std::move(value);
   changed_.Signal();
 }
 
@@ -333,7 +369,8 @@ Deadline StateKeeper::NextWrite() const {
   // No request waits for a store that fails.
   if (urgent_) return last_write_.ok() ? written_at_ + kLeastGap : Deadline{};
   if (!last_write_.ok()) return written_at_ + kRetry;
-  const bool changed = book_.changed() || new_cluster_ || new_serving_ || cache_afresh_ || !new_units_.empty();
+  const bool changed = book_.changed() || new_cluster_ || new_serving_ || cache_afresh_ || !new_units_.empty() ||
+                       !new_responses_.empty();
   return std::min(changed ? written_at_ + options_.write_interval : kNoDeadline, book_.deadline());
 }
 
@@ -360,6 +397,7 @@ void StateKeeper::Loop() {
         batch.cluster = std::exchange(new_cluster_, std::nullopt);
         batch.serving = std::exchange(new_serving_, std::nullopt);
         TakeUnits(&batch);
+        for (auto& response : std::exchange(new_responses_, {})) batch.responses.push_back(response);
       }
     }
     if (try_it) {
@@ -376,6 +414,7 @@ void StateKeeper::Loop() {
           for (auto& [key, entry] : batch.cache) new_units_.try_emplace(key, std::move(entry));
         }
         cache_afresh_ |= batch.cache_afresh;
+        for (auto& [key, value] : batch.responses) new_responses_.try_emplace(key, std::move(value));
       }
     }
     if (try_it) Tell(failed_before);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -18,6 +19,7 @@
 #include "coordinator/cluster/cluster_types.h"
 #include "coordinator/engine/cache_index.h"
 #include "coordinator/state/request_journal.h"
+#include "coordinator/state/response_book.h"
 #include "coordinator/state/state_store.h"
 
 namespace gyre {
@@ -56,6 +58,10 @@ class StateKeeper {
   const CacheIndex& cache() const { return cache_; }
   void Keep(const CacheNews& news);
 
+  // Responses for later ones, as the store had them at the start (once), and what changes in them.
+  std::vector<KeptResponse> TakeResponses() { return std::exchange(found_responses_, {}); }
+  void KeepResponses(const std::vector<ResponseBook::Change>& changes);
+
   // Requests: see RequestJournal. What has no events yet may be reattached too.
   uint64_t NewReader() { return next_reader_++; }
   // `durable` is called once, on the keeper's thread, when the request is in the store, or when the store failed: then
@@ -83,6 +89,7 @@ class StateKeeper {
   std::optional<ClusterRecord> cluster_;
   std::optional<ServingRecord> serving_;
   CacheIndex cache_;
+  std::vector<KeptResponse> found_responses_;
   std::atomic<uint64_t> next_reader_{1};
 
   mutable Mutex mutex_;
@@ -92,6 +99,7 @@ class StateKeeper {
   uint64_t generation_ GYRE_GUARDED_BY(mutex_) = 0;  // of the store's index, and of what waits to be written
   bool cache_afresh_ GYRE_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, std::string> new_units_ GYRE_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> new_responses_ GYRE_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> waiting_ GYRE_GUARDED_BY(mutex_);  // for the next write
   bool urgent_ GYRE_GUARDED_BY(mutex_) = false;
   bool stopping_ GYRE_GUARDED_BY(mutex_) = false;

@@ -33,9 +33,11 @@ struct StateBatch {
   // is forgotten first.
   bool cache_afresh = false;
   std::vector<std::pair<uint64_t, std::string>> cache;
+  // Responses that are kept for later ones: a StoredResponse for each key, "" = it is forgotten.
+  std::vector<std::pair<std::string, std::string>> responses;
   bool empty() const {
     return !cluster && !serving && !afresh && begun.empty() && tokens.empty() && gone.empty() && !cache_afresh &&
-           cache.empty();
+           cache.empty() && responses.empty();
   }
 };
 
@@ -48,7 +50,8 @@ struct StoredState {
     std::vector<std::string> tokens;  // in order
   };
   std::vector<OpenRequest> requests;
-  std::vector<std::string> cache;  // StoredUnits
+  std::vector<std::string> cache;      // StoredUnits
+  std::vector<std::string> responses;  // StoredResponses
 };
 
 // Used by one thread.

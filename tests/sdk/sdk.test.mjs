@@ -128,6 +128,33 @@ test('responses, whole and streamed', async () => {
   assert.match(kinds.at(-1), /^response\.(completed|incomplete)$/);
 });
 
+test('a conversation goes on from a response that the server keeps', async () => {
+  const ask = { model: 'demo', temperature: 0, max_output_tokens: 16 };
+  const first = await openai.responses.create({ ...ask, input: 'Tell me a story. '.repeat(20) });
+  assert.equal(first.store, true);
+  const second = await openai.responses.create({ ...ask, input: 'And then?', previous_response_id: first.id });
+  assert.equal(second.previous_response_id, first.id);
+  assert.ok(second.usage.input_tokens > first.usage.input_tokens);
+  // All whole blocks of the first prompt come from the prefix cache.
+  assert.ok(second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens - 32);
+  const { output_text: said, ...kept } = await openai.responses.retrieve(first.id);
+  fits('Response', kept);
+  assert.equal(said, first.output_text);
+  const items = await openai.responses.inputItems.list(first.id);
+  assert.equal(items.data[0].role, 'user');
+  await openai.responses.delete(first.id);
+  await refused(404, () => openai.responses.retrieve(first.id));
+  await assert.rejects(() => openai.responses.create({ ...ask, input: 'Hi', previous_response_id: first.id }), (error) => {
+    assert.equal(error.status, 400);
+    assert.equal(error.code, 'previous_response_not_found');
+    assert.equal(error.param, 'previous_response_id');
+    return true;
+  });
+  const unkept = await openai.responses.create({ ...ask, input: 'Hi', store: false });
+  assert.equal(unkept.store, false);
+  await refused(404, () => openai.responses.retrieve(unkept.id));
+});
+
 test('embeddings', async () => {
   const one = await openai.embeddings.create({ model: 'demo', input: 'A cat', encoding_format: 'float' });
   fits('EmbeddingList', one);

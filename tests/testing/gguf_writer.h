@@ -94,6 +94,7 @@ struct TinyOptions {
   bool heads_per_layer = false;    // head counts as arrays, one value a layer
   bool joint_qkv = false;          // query, key and value in one tensor, and their biases
   std::string without;             // a tensor left out
+  void (*tokenizer)(GgufWriter&) = nullptr;  // null: none
   void (*more)(GgufWriter&) = nullptr;
 };
 
@@ -138,7 +139,7 @@ inline TinyFamily FamilyOf(const std::string& arch) {
   return {};
 }
 
-// A model with seeded random weights and no tokenizer, of any architecture in Gyre's table.
+// A model with seeded random weights, of any architecture in Gyre's table.
 inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* header_bytes = nullptr) {
   std::mt19937 random(o.seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);
@@ -203,7 +204,8 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     w.Uint(key("attention.key_length_swa"), o.dim / o.heads);
     w.Float(key("final_logit_softcapping"), 20);
   }
-  w.String("tokenizer.ggml.model", "none");
+  if (o.tokenizer == nullptr) w.String("tokenizer.ggml.model", "none");
+  if (o.tokenizer != nullptr) o.tokenizer(w);
   if (o.more != nullptr) o.more(w);
   auto tensor = [&](const std::string& name, std::vector<uint64_t> dims, DType type, float scale, float offset) {
     size_t n = 1;

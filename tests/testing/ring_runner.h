@@ -24,6 +24,7 @@ struct Outcome {
   std::vector<std::vector<TokenLogprob>> top, prompt_top;
   std::vector<float> embedding;
   std::vector<Status> waits;  // why it waited
+  std::vector<PromptProgress> progress;
   int terminals = 0;
   int events_after_terminal = 0;
   Status status;  // of Submit or of Failed
@@ -112,6 +113,8 @@ class Runner {
       o.logits.push_back(row->logits);
     } else if (auto* waiting = std::get_if<Waiting>(&event)) {
       o.waits.push_back(waiting->why);
+    } else if (auto* progress = std::get_if<PromptProgress>(&event)) {
+      o.progress.push_back(*progress);
     } else {
       ++o.terminals;
       if (auto* finished = std::get_if<Finished>(&event)) {

@@ -82,6 +82,7 @@ void SchedulerWorld::Add() {
     p.tokens.push_back(Chance(0.02) ? 7 : static_cast<TokenId>(Mix(text, static_cast<uint64_t>(i)) % 2));
   }
   p.max_positions = static_cast<uint32_t>(std::min(room, length + Between(0, 12)));
+  if (length > 3) p.boundaries = {static_cast<uint32_t>(length / 3), static_cast<uint32_t>(length - 2)};
   p.priority = Chance(0.2) ? Between(-1, 1) : 0;
   p.tenant = static_cast<uint64_t>(Between(0, 2));
   p.salt = Chance(0.1) ? 1 : 0;

@@ -1,4 +1,4 @@
-// Tiny models with latent attention or recurrent state, with seeded random weights and no tokenizer.
+// Tiny models with latent attention or recurrent state, with seeded random weights.
 #pragma once
 
 #include <cmath>
@@ -19,11 +19,18 @@ inline bool IsTinyHybrid(const std::string& arch) {
   return false;
 }
 
-// Six layers of 32 elements, a vocabulary of 96. `without`: a tensor or a key that is left out. `old`: deepseek2 and
-// qwen3next in older tensors, with the same values.
+// A vocabulary and a context in place of the small ones.
+struct TinyText {
+  uint32_t vocab = 96, context = 512;
+  void (*tokenizer)(GgufWriter&) = nullptr;  // null: none
+};
+
+// Six layers of 32 elements. `without`: a tensor or a key that is left out. `old`: deepseek2 and qwen3next in older
+// tensors, with the same values.
 inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std::string& without = {},
-                                              uint32_t seed = 1, bool old = false) {
-  constexpr uint32_t kLayers = 6, kDim = 32, kVocab = 96, kFfn = 48;
+                                              uint32_t seed = 1, bool old = false, const TinyText& text = {}) {
+  constexpr uint32_t kLayers = 6, kDim = 32, kFfn = 48;
+  const uint32_t vocab = text.vocab;
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);
   GgufWriter w;
@@ -82,11 +89,12 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
   w.String("general.architecture", arch);
   w.Uint(key("block_count"), kLayers);
   w.Uint(key("embedding_length"), kDim);
-  w.Uint(key("context_length"), 512);
+  w.Uint(key("context_length"), text.context);
   w.Uint(key("attention.head_count"), 4);
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
-  w.String("tokenizer.ggml.model", "none");
+  if (text.tokenizer == nullptr) w.String("tokenizer.ggml.model", "none");
+  if (text.tokenizer != nullptr) text.tokenizer(w);
   // The layers with attention; in nemotron_h the second and the last are feed-forward blocks, the last one always
   // dense.
   const std::vector<uint32_t> kv = delta  ? std::vector<uint32_t>{2, 2, 2, 2, 2, 2}
@@ -129,9 +137,9 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
       number("expert_shared_feed_forward_length", 40);
     }
   }
-  tensor("token_embd.weight", {kDim, kVocab}, 1);
+  tensor("token_embd.weight", {kDim, vocab}, 1);
   norm(conv ? "token_embd_norm.weight" : "output_norm.weight", kDim);
-  matrix("output.weight", kVocab, kDim);
+  matrix("output.weight", vocab, kDim);
   for (uint32_t i = 0; i < kLayers; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
     norm(b + "attn_norm.weight", kDim);
