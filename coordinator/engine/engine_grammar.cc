@@ -27,6 +27,7 @@ void Engine::Impl::BeginGrammar(Sequence& s) {
   BeginReasoning(s);
   auto token = s.tokens.begin() + static_cast<std::ptrdiff_t>(s.request.prompt.size());
   std::string content;
+  if (token != s.tokens.end()) BeginUnopened(s, *token);
   while (s.reasoning && token != s.tokens.end()) EndReasoning(s, *token++, &content);
   if (s.reasoning && s.open_token < 0) return;  // any id may come
   FindMask(s, std::move(content), {token, s.tokens.end()});
@@ -46,24 +47,25 @@ void Engine::Impl::BeginReasoning(Sequence& s) {
   if (s.open_token < 0) s.reasoning.reset();
 }
 
+// The grammar begins with the answer's first token, unless that opens reasoning.
+void Engine::Impl::BeginUnopened(Sequence& s, TokenId first) {
+  if (s.open_token >= 0 && first != s.open_token) s.reasoning.reset();
+  s.open_token = -1;
+}
+
 // Takes in a token while the grammar has not begun. `content`: what stands behind the end of reasoning in it.
 void Engine::Impl::EndReasoning(Sequence& s, TokenId token, std::string* content) {
-  if (s.open_token >= 0 && token != s.open_token) {
-    *content += options_.tokenizer->Piece(token);
-    s.reasoning.reset();
-  } else {
-    for (const AnswerSplitter::Piece& piece : s.reasoning->Push(token, options_.tokenizer->Piece(token))) {
-      if (!piece.reasoning) *content += piece.text;
-    }
-    if (s.reasoning->part() == AnswerSplitter::Part::kContent) s.reasoning.reset();
+  for (const AnswerSplitter::Piece& piece : s.reasoning->Push(token, options_.tokenizer->Piece(token))) {
+    if (!piece.reasoning) *content += piece.text;
   }
-  s.open_token = -1;
+  if (s.reasoning->part() == AnswerSplitter::Part::kContent) s.reasoning.reset();
 }
 
 // The text has one token more.
 void Engine::Impl::AdvanceGrammar(Sequence& s, TokenId token) {
   grammar::CompiledGrammar& g = *s.request.grammar;
   s.mask = nullptr;
+  BeginUnopened(s, token);
   if (s.reasoning) {
     std::string content;
     EndReasoning(s, token, &content);

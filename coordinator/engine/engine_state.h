@@ -151,6 +151,7 @@ class Engine::Impl {
   // Grammars (engine_grammar.cc). A sequence whose mask is not known yet gets no rows meanwhile.
   void BeginGrammar(Sequence& s);
   void BeginReasoning(Sequence& s);
+  static void BeginUnopened(Sequence& s, TokenId first);
   void EndReasoning(Sequence& s, TokenId token, std::string* content);
   void AdvanceGrammar(Sequence& s, TokenId token);
   void FindMask(Sequence& s, std::string bytes, std::vector<TokenId> tokens);
