@@ -332,6 +332,36 @@ TEST_F(UnknownFormTest, ACallCannotBeAskedFor) {
   EXPECT_FALSE(engine_.requests().back().one_call);
 }
 
+// Messages with headers, as gpt-oss has them.
+class ChannelsTest : public ToolsTest {
+ protected:
+  ChannelsTest()
+      : ToolsTest(
+            "{%if tools%}T{{tools|tojson}}{%endif%}{%for m in messages%}{{m.role}}<|channel|>x<|message|>{{m.content}}"
+            "{%endfor%}<|start|>assistant") {}
+};
+
+TEST_F(ChannelsTest, AFormHoldsBehindTheHeader) {
+  const std::string says = "<|channel|>final<|message|>{}";
+  Call(kChat, R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}})", {says});
+  const Request form = engine_.requests().back();
+  ASSERT_TRUE(form.grammar_source && form.grammar != nullptr);
+  EXPECT_EQ(form.grammar_source->kind, grammar::SourceKind::kToolCalls);
+  EXPECT_FALSE(form.answer_format.channels) << "the grammar has the headers";
+  const auto takes = [](const Request& r, const std::string& text) {
+    const auto state = r.grammar->Advance(r.grammar->start(), text);
+    return state.ok() && r.grammar->MayEnd(*state);
+  };
+  EXPECT_TRUE(takes(form, says));
+  EXPECT_TRUE(takes(form, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant" + says));
+  EXPECT_FALSE(takes(form, "{}"));
+  Call(kChat, kChatBody + R"(,"tool_choice":"required"})", {"x"});
+  const Request call = engine_.requests().back();
+  EXPECT_TRUE(takes(call, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}"));
+  EXPECT_FALSE(takes(call, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": true}"));
+  EXPECT_FALSE(takes(call, says));
+}
+
 class NoToolsTest : public ToolsTest {
  protected:
   NoToolsTest() : ToolsTest("{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}") {}

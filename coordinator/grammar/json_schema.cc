@@ -361,7 +361,7 @@ class SchemaGrammar {
               .whole = [this](ExprId names) { return text_.NameQuotes(names); }};
     }
     return {.writing = Writing::kPlain,
-            .all = text_.Match("[A-Za-z_][A-Za-z0-9_]*"),
+            .all = text_.Match("[A-Za-z_][A-Za-z0-9_]{0,63}"),
             .inner = [](const std::string& name) { return name; },
             .whole =
                 [this, form](ExprId names) {

@@ -144,7 +144,7 @@ test('a chat calls what it must, by the schema, whole and streamed', async () =>
 test("openai's helper parses calls of strict tools and answers by a schema", async () => {
   const Weather = z.object({ city: z.enum(['Rome']), days: z.literal(2) });
   const tool = zodFunction({ name: 'get_weather', parameters: Weather });
-  const strict = await openai.chat.completions.parse({ model, messages: [question], tools: [tool] });
+  const strict = await openai.chat.completions.parse({ model, temperature: 0, messages: [question], tools: [tool] });
   assert.equal(strict.choices[0].message.content, 'I look.');
   assert.deepEqual(strict.choices[0].message.tool_calls[0].function.parsed_arguments, asked);
   const format = await openai.chat.completions.parse({ model, messages: [question], response_format: zodResponseFormat(Weather, 'weather') });
@@ -186,6 +186,6 @@ test('a message calls what it must', async () => {
   }
   const any = await anthropic.messages.create({ ...body, tool_choice: { type: 'any' } });
   assert.ok(any.content.every((block) => block.type === 'tool_use'));
-  const strict = await anthropic.messages.create({ ...body, tools: [{ ...given[0], strict: true }] });
+  const strict = await anthropic.messages.create({ ...body, temperature: 0, tools: [{ ...given[0], strict: true }] });
   assert.deepEqual(strict.content.map((block) => block.text ?? block.input), ['I look.', asked]);
 });
