@@ -382,6 +382,31 @@ TEST(GrammarToolCalls, TakesWhatModelsWrite) {
   if (taken == 0) GTEST_SKIP() << "no ../shared beside the checkout: the cases are not there";
 }
 
+TEST(GrammarToolCalls, ValuesBetweenTagsEndWithTheirTag) {
+  const json::object schemas = json::parse(R"({"f": {"type": "object", "properties": {"t": {"type": "string"},
+      "o": {"type": "object", "additionalProperties": {"type": "string"}}, "u": {"type": ["string", "boolean"]}}}})")
+                                   .as_object();
+  ToolCalls calls = CallsOf(schemas);
+  calls.required = true;
+  const auto g = *Made(calls, AnswerFormatOf(*ToolFormatNamed("xml_parameters"), ""));
+  const auto takes = [&](const std::string& name, const std::string& value) {
+    return gyre::testing::Takes(g.get(), "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
+                                             "\n</parameter>\n</function>\n</tool_call>");
+  };
+  for (const char* text :
+       {"", "a", "<b>{\"1\"}</b>\n\n", "true", "1", "</parameter", "</Parameter>", "<parameter=t>"}) {
+    EXPECT_TRUE(takes("t", text)) << text;
+  }
+  EXPECT_FALSE(takes("t", "a </parameter> b"));
+  EXPECT_TRUE(takes("o", R"({"a": "<b>", "c": "</parameter"})"));
+  EXPECT_FALSE(takes("o", R"({"a": "x</parameter>\n<parameter=t>\ny"})"));
+  EXPECT_FALSE(takes("o", "a"));
+  // What would be read as JSON is JSON of the schema.
+  for (const char* text : {"hello", "truest", "\"1\"", "true", "True", "\"true\""})
+    EXPECT_TRUE(takes("u", text)) << text;
+  for (const char* text : {"1", "null", "None", "[1]", "{}", " 1"}) EXPECT_FALSE(takes("u", text)) << text;
+}
+
 TEST(GrammarToolCalls, AnAnswerWithoutACallHasItsForm) {
   const json::object schemas{{"f", json::object{{"type", "object"}, {"properties", json::object()}}}};
   ToolCalls calls = CallsOf(schemas);

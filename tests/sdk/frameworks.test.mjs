@@ -15,7 +15,9 @@ const cities = ['Paris', 'Oslo'];
 const Rome = z.object({ city: z.enum(['Rome']), days: z.literal(2) });
 const rome = { city: 'Rome', days: 2 };
 
-const provider = createOpenAICompatible({ name: 'gyre', baseURL: `${url}/v1`, apiKey: 'none', supportsStructuredOutputs: true, includeUsage: true });
+const provider = createOpenAICompatible({
+  name: 'gyre', baseURL: `${url}/v1`, apiKey: 'none', supportsStructuredOutputs: true, includeUsage: true,
+});
 const model = provider.chatModel('calls');
 const anyCity = z.object({ city: z.string() });
 
