@@ -23,7 +23,8 @@ const anyCity = z.object({ city: z.string() });
 
 test('ai: the model calls tools, and the answer comes behind their results', async () => {
   const asked = [];
-  const tools = { get_weather: tool({ description: 'The weather', inputSchema: anyCity, execute: ({ city }) => { asked.push(city); return 'sun'; } }) };
+  const execute = ({ city }) => { asked.push(city); return 'sun'; };
+  const tools = { get_weather: tool({ description: 'The weather', inputSchema: anyCity, execute }) };
   const whole = await generateText({ model, prompt, tools, stopWhen: stepCountIs(3), maxRetries: 0 });
   assert.equal(whole.text, 'It is sunny in both.');
   assert.deepEqual(asked, cities);
@@ -60,7 +61,8 @@ test('ai: objects, whole and streamed', async () => {
   assert.ok(['sun', 'rain'].includes(chosen.object));
 });
 
-const chat = (fields = {}) => new ChatOpenAI({ model: 'calls', apiKey: 'none', maxRetries: 0, configuration: { baseURL: `${url}/v1` }, ...fields });
+const configuration = { baseURL: `${url}/v1` };
+const chat = (fields = {}) => new ChatOpenAI({ model: 'calls', apiKey: 'none', maxRetries: 0, configuration, ...fields });
 const weather = langchainTool(async () => 'sun', { name: 'get_weather', description: 'The weather', schema: anyCity });
 const romanWeather = langchainTool(async () => 'sun', { name: 'get_weather', description: 'The weather', schema: Rome });
 const wait = langchainTool(async () => 'done', { name: 'wait', description: 'Waits', schema: z.object({}) });

@@ -124,7 +124,8 @@ const asked = { city: 'Rome', days: 2 };
 const other = { type: 'object', properties: {}, additionalProperties: false };
 
 test('a chat calls what it must, by the schema, whole and streamed', async () => {
-  const functions = [['get_weather', rome], ['wait', other]].map(([name, parameters]) => ({ type: 'function', function: { name, parameters } }));
+  const functions = [{ name: 'get_weather', parameters: rome }, { name: 'wait', parameters: other }]
+    .map((called) => ({ type: 'function', function: called }));
   const named = { type: 'function', function: { name: 'get_weather' } };
   const allowed = { type: 'allowed_tools', allowed_tools: { mode: 'required', tools: [named] } };
   for (const tool_choice of [named, allowed]) {
@@ -134,7 +135,8 @@ test('a chat calls what it must, by the schema, whole and streamed', async () =>
     const streamed = await openai.chat.completions.stream(body).finalChatCompletion();
     for (const { choices: [{ message, finish_reason }] } of [whole, streamed]) {
       assert.equal(finish_reason, 'tool_calls');
-      assert.deepEqual(message.tool_calls.map((call) => [call.function.name, JSON.parse(call.function.arguments)]), [['get_weather', asked]]);
+      const calls = message.tool_calls.map((call) => [call.function.name, JSON.parse(call.function.arguments)]);
+      assert.deepEqual(calls, [['get_weather', asked]]);
     }
   }
   const any = await openai.chat.completions.create({ model, messages: [question], tools: functions, tool_choice: 'required' });
@@ -147,7 +149,8 @@ test("openai's helper parses calls of strict tools and answers by a schema", asy
   const strict = await openai.chat.completions.parse({ model, temperature: 0, messages: [question], tools: [tool] });
   assert.equal(strict.choices[0].message.content, 'I look.');
   assert.deepEqual(strict.choices[0].message.tool_calls[0].function.parsed_arguments, asked);
-  const format = await openai.chat.completions.parse({ model, messages: [question], response_format: zodResponseFormat(Weather, 'weather') });
+  const response_format = zodResponseFormat(Weather, 'weather');
+  const format = await openai.chat.completions.parse({ model, messages: [question], response_format });
   assert.deepEqual(format.choices[0].message.parsed, asked);
   const response = await openai.responses.parse({ model, input: [question], text: { format: zodTextFormat(Weather, 'weather') } });
   assert.deepEqual(response.output_parsed, asked);
@@ -159,7 +162,8 @@ test("openai's helper parses calls of strict tools and answers by a schema", asy
 });
 
 test('a response calls what it must', async () => {
-  const functions = [{ type: 'function', name: 'get_weather', parameters: rome, strict: true }, { type: 'function', name: 'wait', parameters: other, strict: true }];
+  const functions = [{ name: 'get_weather', parameters: rome }, { name: 'wait', parameters: other }]
+    .map((called) => ({ type: 'function', strict: true, ...called }));
   const named = { type: 'function', name: 'get_weather' };
   for (const tool_choice of [named, { type: 'allowed_tools', mode: 'required', tools: [named] }]) {
     const body = { model, input: [question], tools: functions, tool_choice, parallel_tool_calls: false };
