@@ -61,6 +61,7 @@ void AddGrammar(const grammar::Source& source, bool compact, json::object* out) 
     case SourceKind::kRegex: structured("regex", json::string(source.text)); break;
     case SourceKind::kGbnf: structured("grammar", json::string(source.text)); break;
     case SourceKind::kChoices: structured("choice", std::move(parsed)); break;
+    case SourceKind::kToolCalls: break;  // the server makes these; no flag names one
   }
 }
 

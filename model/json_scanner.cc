@@ -128,7 +128,7 @@ State JsonScanner::InString(char c) {
   } else if (c == '"') {
     if (!name_) return EndValue();
     expects_ = Expects::kColon;
-    return names_.back().insert(string_).second ? State::kMore : State::kWrong;
+    return names_.back().insert(string_).second || names_may_repeat_ ? State::kMore : State::kWrong;
   }
   string_ += c;
   return State::kMore;
@@ -145,8 +145,8 @@ State JsonScanner::InNumber(char c) {
   return Feed(c);
 }
 
-bool IsJson(std::string_view text) {
-  JsonScanner scanner;
+bool IsJson(std::string_view text, bool names_may_repeat) {
+  JsonScanner scanner(names_may_repeat);
   State state = State::kMore;
   for (const char c : text) {
     if (state == State::kDone) {

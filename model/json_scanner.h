@@ -15,6 +15,10 @@ inline bool IsJsonDigit(char c) { return c >= '0' && c <= '9'; }
 // One for each value. RFC 8259, and no object has a name twice. Bytes of strings are not checked to be UTF-8.
 class JsonScanner {
  public:
+  JsonScanner() = default;
+  // Of a text that obeys a grammar, in which names that are not listed may come twice.
+  explicit JsonScanner(bool names_may_repeat) : names_may_repeat_(names_may_repeat) {}
+
   enum class State : unsigned char { kMore, kDone, kWrong };
 
   // The next byte. kDone: it ends the value; a number alone never ends. Nothing may be fed after kDone and kWrong.
@@ -49,6 +53,7 @@ class JsonScanner {
   State InString(char c);
   State InNumber(char c);
 
+  bool names_may_repeat_ = false;
   std::string open_;                                       // '{' and '['
   std::vector<std::set<std::string, std::less<>>> names_;  // of each open object
   Expects expects_ = Expects::kValue;
@@ -60,7 +65,7 @@ class JsonScanner {
 };
 
 // The whole text is one JSON value, with space around it.
-bool IsJson(std::string_view text);
+bool IsJson(std::string_view text, bool names_may_repeat = false);
 
 // A JSON string, without its quotes, as a text. "": no such string, or one that has no character of UTF-8.
 std::string JsonText(std::string_view written);

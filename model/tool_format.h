@@ -26,6 +26,19 @@ enum class ToolForm : unsigned char {
   kRecipient,       // >>>N, line feed, {...}; the recipient "all" gets the content
 };
 
+// The bytes that a model writes around calls, as its family's template has them: BEGIN call BETWEEN call ... END, where
+// a call is BEFORE name AFTER arguments BEHIND. Arguments are a JSON object; or, where VALUE is not empty, KEY name
+// VALUE value VALUE_END each, with SEPARATOR between them.
+struct CallText {
+  static constexpr char kMaySpace = '\v';  // stands for one space or line feed, or nothing
+  static constexpr char kIndex = '\f';     // for the number of the call
+  static constexpr char kId = '\b';        // for nine letters and digits
+  static constexpr char kMayBe = '\a';     // what stands between two of them may be missing
+  const char *begin, *before, *after, *behind, *between, *end;
+  const char *key = "", *value = "", *value_end = "", *separator = "";
+  bool many = true;  // more than one call
+};
+
 // The calls of one family. A row is one of these in docs/api.md.
 struct ToolFormat {
   const char* name;
@@ -36,6 +49,7 @@ struct ToolFormat {
   std::initializer_list<std::initializer_list<const char*>> written;
   bool tokens;         // whether the markers are control tokens in the family's vocabulary
   const char* thinks;  // the marker behind its reasoning
+  CallText text;
 };
 
 // Rows that need more of a template stand before those that need less.

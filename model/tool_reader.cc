@@ -50,8 +50,9 @@ std::vector<std::string> AnyOf(const T&... texts) {
 // Marked content to deltas.
 class ToolReader::Calls {
  public:
-  Calls(const AnswerFormat& format, DeclaredTools tools)
-      : controls_(format.controls),
+  Calls(const AnswerFormat& format, DeclaredTools tools, Options options)
+      : options_(options),
+        controls_(format.controls),
         form_(format.tools->form),
         tools_(std::move(tools)),
         open_(Marked(format.tools->open)),
@@ -306,34 +307,34 @@ class ToolReader::Calls {
   }
   // Takes arguments that are a JSON object. Nothing before `close` is one without members.
   auto Json(std::string close) {
-    return Wait(
-        [this, close = std::move(close), scanner = JsonScanner(), raw = false]() mutable -> std::optional<bool> {
-          if (raw) return Raw(close);
-          if (scanner.expects() == JsonScanner::Expects::kValue && scanner.depth() == 0) {
-            const std::string_view rest = Rest();
-            if ((!close.empty() && rest.starts_with(close)) || (rest.empty() && ended_ && !cut_)) {
-              Arguments("{}");
-              return true;
-            }
-            if (!ended_ && !close.empty() && std::string_view(close).starts_with(rest)) return std::nullopt;
-            if (!rest.empty() && rest[0] != '{') return Fails(pos_);
-          }
-          const size_t first = pos_;
-          auto state = JsonScanner::State::kMore;
-          while (pos_ < held_.size() && state == JsonScanner::State::kMore) {
-            state = scanner.Feed(held_[pos_]);
-            if (state != JsonScanner::State::kWrong) ++pos_;
-          }
-          Arguments(std::string_view(held_).substr(first, pos_ - first));
-          if (state == JsonScanner::State::kDone) return true;
-          if (state == JsonScanner::State::kWrong) {
-            if (!CommittedAt(pos_)) return false;
-            raw = true;
-            return Raw(close);
-          }
-          if (ended_) return RanOut();
-          return std::nullopt;
-        });
+    return Wait([this, close = std::move(close), scanner = JsonScanner(options_.names_may_repeat),
+                 raw = false]() mutable -> std::optional<bool> {
+      if (raw) return Raw(close);
+      if (scanner.expects() == JsonScanner::Expects::kValue && scanner.depth() == 0) {
+        const std::string_view rest = Rest();
+        if ((!close.empty() && rest.starts_with(close)) || (rest.empty() && ended_ && !cut_)) {
+          Arguments("{}");
+          return true;
+        }
+        if (!ended_ && !close.empty() && std::string_view(close).starts_with(rest)) return std::nullopt;
+        if (!rest.empty() && rest[0] != '{') return Fails(pos_);
+      }
+      const size_t first = pos_;
+      auto state = JsonScanner::State::kMore;
+      while (pos_ < held_.size() && state == JsonScanner::State::kMore) {
+        state = scanner.Feed(held_[pos_]);
+        if (state != JsonScanner::State::kWrong) ++pos_;
+      }
+      Arguments(std::string_view(held_).substr(first, pos_ - first));
+      if (state == JsonScanner::State::kDone) return true;
+      if (state == JsonScanner::State::kWrong) {
+        if (!CommittedAt(pos_)) return false;
+        raw = true;
+        return Raw(close);
+      }
+      if (ended_) return RanOut();
+      return std::nullopt;
+    });
   }
   // The rest of a call that was given out and is wrong.
   std::optional<bool> Raw(const std::string& close) {
@@ -348,6 +349,7 @@ class ToolReader::Calls {
 
   // An object {"name": ..., "arguments": {...}}, whose members come in any order.
   struct Object {
+    explicit Object(bool names_may_repeat) : scanner(names_may_repeat) {}
     JsonScanner scanner;
     std::string key, name;
     std::string kept;  // arguments before the name is known
@@ -393,7 +395,7 @@ class ToolReader::Calls {
     return state;
   }
   auto CallObject() {
-    return Wait([this, o = Object()]() mutable -> std::optional<bool> {
+    return Wait([this, o = Object(options_.names_may_repeat)]() mutable -> std::optional<bool> {
       if (o.raw) return Raw(close_);
       auto state = JsonScanner::State::kMore;
       while (pos_ < held_.size() && state == JsonScanner::State::kMore) {
@@ -447,7 +449,7 @@ class ToolReader::Calls {
           Arguments("\"");
           EndMember();
         } else {
-          Member(JsonOrText(begun_.value));
+          Member(JsonOrText(begun_.value, options_.names_may_repeat));
         }
         return true;
       }
@@ -949,6 +951,7 @@ class ToolReader::Calls {
     ended_ = false;
   }
 
+  const Options options_;
   const std::vector<AnswerFormat::Control> controls_;
   const ToolForm form_;
   const DeclaredTools tools_;
@@ -1009,7 +1012,7 @@ DeclaredTools DeclareTools(const json::value& tools) {
   return out;
 }
 
-ToolReader::ToolReader(AnswerFormat format, DeclaredTools tools)
+ToolReader::ToolReader(AnswerFormat format, DeclaredTools tools, Options options)
     : splitter_([&] {
         AnswerFormat parts = format;
         if (tools.empty() || format.tools == nullptr) return AnswerSplitter(std::move(parts));
@@ -1017,7 +1020,7 @@ ToolReader::ToolReader(AnswerFormat format, DeclaredTools tools)
         parts.call_close.clear();
         return AnswerSplitter(std::move(parts), true);
       }()) {
-  if (!tools.empty() && format.tools != nullptr) calls_ = std::make_unique<Calls>(format, std::move(tools));
+  if (!tools.empty() && format.tools != nullptr) calls_ = std::make_unique<Calls>(format, std::move(tools), options);
 }
 ToolReader::ToolReader(ToolReader&&) noexcept = default;
 ToolReader& ToolReader::operator=(ToolReader&&) noexcept = default;

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "boost/json/value.hpp"
@@ -43,8 +44,15 @@ class ToolReader {
  public:
   static constexpr size_t kHeldCall = 256;
 
+  struct Options {
+    // The calls obey a grammar (coordinator/grammar/tool_calls.h), which can't keep names that are not listed from
+    // coming twice in an object. Else an object with a name twice is no JSON.
+    bool names_may_repeat = false;
+  };
   // Without tools an answer has no calls, and their markers are content.
-  explicit ToolReader(AnswerFormat format, DeclaredTools tools = {});
+  explicit ToolReader(AnswerFormat format, DeclaredTools tools = {})
+      : ToolReader(std::move(format), std::move(tools), {}) {}
+  ToolReader(AnswerFormat format, DeclaredTools tools, Options options);
   ToolReader(ToolReader&&) noexcept;
   ToolReader& operator=(ToolReader&&) noexcept;
   ~ToolReader();

@@ -266,14 +266,14 @@ std::string JsonEscaped(std::string_view text) {
 
 std::string JsonQuoted(std::string_view text) { return '"' + JsonEscaped(text) + '"'; }
 
-std::string JsonOrText(std::string_view value) {
+std::string JsonOrText(std::string_view value, bool names_may_repeat) {
   const size_t first = std::min(value.find_first_not_of(kJsonSpace), value.size());
   std::string_view bare = value.substr(first);
   bare = bare.substr(0, bare.find_last_not_of(kJsonSpace) + 1);
   if (bare == "True") return "true";
   if (bare == "False") return "false";
   if (bare == "None") return "null";
-  return IsJson(bare) ? std::string(bare) : JsonQuoted(Unmarked(value));
+  return IsJson(bare, names_may_repeat) ? std::string(bare) : JsonQuoted(Unmarked(value));
 }
 
 std::string_view LiteralEnd::QuoteAt(std::string_view text) const {

@@ -12,7 +12,7 @@ std::string JsonEscaped(std::string_view text);
 std::string JsonQuoted(std::string_view text);
 
 // A value in a form that has no types of its own: JSON if it is that, or Python's True, False and None; else a text.
-std::string JsonOrText(std::string_view value);
+std::string JsonOrText(std::string_view value, bool names_may_repeat = false);
 
 // Finds the end of a literal in a text that comes in parts: quotes and brackets are closed, and a comma or a bracket
 // stands behind. One for each literal.

@@ -288,9 +288,20 @@ TEST(RequestCodecTest, EverySettingComesBack) {
   r.priority = -7;
   r.cache_salt = 11;
   r.generated = {Token(6)};
+  r.one_call = DeclaredTools{{"f", {"a", "b"}}, {"g", {}}};
+  r.answer_format = {.channels = false,
+                     .open = "<think>",
+                     .close = "</think>",
+                     .call_open = {},
+                     .call_close = {},
+                     .begins = {},
+                     .controls = {{7, "<think>"}},
+                     .tools = ToolFormatNamed("kimi")};
   const Request back = DecodeRequest(EncodeRequest(r));
   EXPECT_EQ(back.prompt, r.prompt);
   EXPECT_EQ(back.max_new_tokens, r.max_new_tokens);
+  EXPECT_EQ(back.one_call, r.one_call);
+  EXPECT_EQ(back.answer_format, r.answer_format);
   EXPECT_EQ(back.stops, r.stops);
   EXPECT_EQ(back.stop_ids, r.stop_ids);
   EXPECT_EQ(back.ignore_end, r.ignore_end);

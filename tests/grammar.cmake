@@ -1,6 +1,7 @@
 if(GYRE_TESTS)
   gyre_tests(grammar_tests "unit;asan"
     FILES grammar_forced_test grammar_random_schemas_test grammar_regex_test grammar_gbnf_test grammar_masks_test grammar_schema_test grammar_schema_cases_test
+          grammar_tool_calls_test
     DEPS gyre_grammar Boost::json)
   target_compile_definitions(grammar_tests PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
 endif()

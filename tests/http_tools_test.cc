@@ -162,21 +162,76 @@ TEST_F(ToolsTest, ChoicesSayWhatIsACall) {
   EXPECT_THAT(At(allowed, "/choices/0/message/content"), HasSubstr("<tool_call>{\"name\": \"f\""));
 }
 
-TEST_F(ToolsTest, WhatNeedsAGrammarIsRefused) {
-  Refused(kChat, kChatBody + R"(,"tool_choice":"required"})", 422, "tool_choice required needs a grammar");
-  Refused(kChat, kChatBody + R"(,"tool_choice":{"type":"function","function":{"name":"f"}}})", 422, "needs a grammar");
-  Refused(kChat,
-          R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f",)"
-          R"("strict":true}}]})",
-          422, "tools[0].function.strict");
+// What the engine is asked for: calls that must come, calls that obey, and the end behind the first one.
+TEST_F(ToolsTest, ChoicesOfToolsAskForGrammars) {
+  const auto asked = [&](const char* path, const std::string& body) {
+    Call(path, body, {"<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>"});
+    return engine_.requests().back();
+  };
+  const auto grammar = [&](const char* path, const std::string& body) {
+    const Request request = asked(path, body);
+    EXPECT_TRUE(request.grammar_source && request.grammar != nullptr) << body;
+    EXPECT_EQ(request.grammar_source->kind, grammar::SourceKind::kToolCalls) << body;
+    EXPECT_FALSE(request.one_call) << body;
+    return Json(request.grammar_source->text);
+  };
+  const std::string response = R"({"input":"a",)" + kFlatTools;
+  for (const auto& [path, body] : {std::pair{kChat, kChatBody + R"(,"tool_choice":"required"})"},
+                                   {kResponsesRoute, response + R"(,"tool_choice":"required"})"},
+                                   {kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"any"}})"}}) {
+    const auto source = grammar(path, body);
+    EXPECT_EQ(At(source, "/required"), "true");
+    EXPECT_EQ(At(source, "/parallel"), "true");
+    EXPECT_EQ(At(source, "/format"), "json_in_tags");
+    EXPECT_EQ(source.at("tools").as_array().size(), 2u);
+  }
+  const std::string chat_allowed = R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":)"
+                                   R"([{"type":"function","function":{"name":"g"}}]}})";
+  for (const auto& [path, body] :
+       {std::pair{kChat, kChatBody + R"(,"tool_choice":{"type":"function","function":{"name":"g"}}})"},
+        {kChat, kChatBody + R"(,"tool_choice":)" + chat_allowed + "}"},
+        {kResponsesRoute, response + R"(,"tool_choice":{"type":"function","name":"g"}})"},
+        {kResponsesRoute,
+         response +
+             R"(,"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}})"},
+        {kMessagesRoute,
+         kMessageBody + R"(,"tool_choice":{"type":"tool","name":"g","disable_parallel_tool_use":true}})"}}) {
+    const auto source = grammar(path, body);
+    EXPECT_EQ(At(source, "/required"), "true");
+    EXPECT_EQ(source.at("tools").as_array().size(), 1u);
+    EXPECT_EQ(At(source, "/tools/0/name"), "g");
+    EXPECT_EQ(At(source, "/parallel"), path == kMessagesRoute ? "false" : "true");
+    EXPECT_THAT(Prompt(), HasSubstr(R"("name": "f")")) << "the template sees all of them";
+  }
+  const auto strict =
+      grammar(kChat, R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)"
+                     R"({"name":"g","strict":true}},{"type":"function","function":{"name":"h"}}]})");
+  EXPECT_EQ(At(strict, "/required"), "false");
+  EXPECT_EQ(At(strict, "/tools/0/strict"), "true");
+  EXPECT_EQ(At(strict, "/tools/1/strict"), "false");
+  const auto answer = grammar(kChat, kChatBody + R"(,"response_format":{"type":"json_object"}})");
+  EXPECT_EQ(At(answer, "/answer"), R"({"type": "object"})");
+  // A model that is free needs no grammar.
+  EXPECT_FALSE(asked(kChat, kChatBody + R"(,"tool_choice":"auto"})").grammar_source);
+  const std::string allowed = R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]})";
+  EXPECT_FALSE(asked(kResponsesRoute, response + R"(,"tool_choice":)" + allowed + "}").grammar_source);
+  for (const auto& [path, body] :
+       {std::pair{kChat, kChatBody + R"(,"parallel_tool_calls":false})"},
+        {kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true}})"}}) {
+    const Request one = asked(path, body);
+    EXPECT_FALSE(one.grammar_source);
+    ASSERT_TRUE(one.one_call) << body;
+    EXPECT_EQ(one.one_call->size(), 2u);
+  }
+}
+
+TEST_F(ToolsTest, WrongChoicesAreRefused) {
   Refused(kChat, kChatBody + R"(,"tool_choice":{"type":"function","function":{"name":"h"}}})", 400, "no tool");
   Refused(kChat, kChatBody + R"(,"tool_choice":"perhaps"})", 400, "tool_choice");
-  Refused(kResponsesRoute, R"({"input":"a",)" + kFlatTools + R"(,"tool_choice":{"type":"function","name":"f"}})", 422,
-          "needs a grammar");
+  Refused(kChat, R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required"})", 400, "there are no tools");
   Refused(kResponsesRoute, R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools[0].type");
-  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"any"}})", 422, "needs a grammar");
-  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"tool","name":"f"}})", 422, "needs a grammar");
   Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"x"}})", 400, "tool_choice.type");
+  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"tool","name":"h"}})", 400, "no tool");
 }
 
 TEST_F(ToolsTest, ResultsGoToTheTemplate) {
@@ -261,6 +316,50 @@ TEST_F(ToolsTest, AMessageHasBlocksOfCalls) {
   const auto one = Json(Call(
       kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true}})", kCalling));
   EXPECT_EQ(At(one, "/content/2"), "(absent)");
+}
+
+// Its template reads tools and says nothing of how they are called.
+class UnknownFormTest : public ToolsTest {
+ protected:
+  UnknownFormTest()
+      : ToolsTest("{%if tools%}T{{tools|tojson}}{%endif%}{% for m in messages %}{{ m.content }}{% endfor %}") {}
+};
+
+TEST_F(UnknownFormTest, ACallCannotBeAskedFor) {
+  Refused(kChat, kChatBody + R"(,"tool_choice":"required"})", 422, "no form of calls");
+  Refused(kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"any"}})", 422, "no form of calls");
+  Call(kChat, kChatBody + R"(,"parallel_tool_calls":false})", {"x"});
+  EXPECT_FALSE(engine_.requests().back().one_call);
+}
+
+// Messages with headers, as gpt-oss has them.
+class ChannelsTest : public ToolsTest {
+ protected:
+  ChannelsTest()
+      : ToolsTest(
+            "{%if tools%}T{{tools|tojson}}{%endif%}{%for m in messages%}{{m.role}}<|channel|>x<|message|>{{m.content}}"
+            "{%endfor%}<|start|>assistant") {}
+};
+
+TEST_F(ChannelsTest, AFormHoldsBehindTheHeader) {
+  const std::string says = "<|channel|>final<|message|>{}";
+  Call(kChat, R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}})", {says});
+  const Request form = engine_.requests().back();
+  ASSERT_TRUE(form.grammar_source && form.grammar != nullptr);
+  EXPECT_EQ(form.grammar_source->kind, grammar::SourceKind::kToolCalls);
+  EXPECT_FALSE(form.answer_format.channels) << "the grammar has the headers";
+  const auto takes = [](const Request& r, const std::string& text) {
+    const auto state = r.grammar->Advance(r.grammar->start(), text);
+    return state.ok() && r.grammar->MayEnd(*state);
+  };
+  EXPECT_TRUE(takes(form, says));
+  EXPECT_TRUE(takes(form, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant" + says));
+  EXPECT_FALSE(takes(form, "{}"));
+  Call(kChat, kChatBody + R"(,"tool_choice":"required"})", {"x"});
+  const Request call = engine_.requests().back();
+  EXPECT_TRUE(takes(call, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}"));
+  EXPECT_FALSE(takes(call, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": true}"));
+  EXPECT_FALSE(takes(call, says));
 }
 
 class NoToolsTest : public ToolsTest {

@@ -17,6 +17,7 @@
 #include "coordinator/grammar/compiled.h"
 #include "coordinator/grammar/source.h"
 #include "model/answer_format.h"
+#include "model/tool_reader.h"
 
 namespace gyre {
 
@@ -50,8 +51,9 @@ struct RequestSettings {
   // a logit_bias, which may ban them.
   bool jump_ahead = true;
   std::shared_ptr<grammar::CompiledGrammar> grammar;  // the same, compiled; the service does that
-  AnswerFormat answer_format;  // the grammar begins where reasoning ends; without markers at once
-  bool prompt_logits = false;  // a LogitsEvent for each prompt row, in order
+  AnswerFormat answer_format;             // the grammar begins where reasoning ends; without markers at once
+  std::optional<DeclaredTools> one_call;  // the text ends behind its first call of one of these tools
+  bool prompt_logits = false;             // a LogitsEvent for each prompt row, in order
   // Each TokenEvent has log-probabilities: its own and those of this many of the likeliest ids, 0..20.
   std::optional<uint32_t> logprobs;
   // A PromptTokenEvent with the same for each token of the prompt but the first, in order, before the first TokenEvent.

@@ -19,6 +19,7 @@ v1::AnswerFormat EncodeFormat(const AnswerFormat& format) {
     marker->set_id(control.id);
     marker->set_text(control.text);
   }
+  if (format.tools != nullptr) out.set_tools(format.tools->name);
   return out;
 }
 
@@ -33,6 +34,7 @@ AnswerFormat DecodeFormat(const v1::AnswerFormat& format) {
   if (format.begins() == v1::AnswerFormat::IN_REASONING) out.begins = AnswerFormat::Begins::kInReasoning;
   if (format.begins() == v1::AnswerFormat::IN_CONTENT) out.begins = AnswerFormat::Begins::kInContent;
   for (const auto& control : format.controls()) out.controls.push_back({control.id(), control.text()});
+  out.tools = ToolFormatNamed(format.tools());
   return out;
 }
 
@@ -83,6 +85,14 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
   out->set_priority(s.priority);
   out->set_tenant(s.tenant);
   out->set_cache_salt(s.cache_salt);
+  if (s.one_call) {
+    for (const auto& [name, texts] : *s.one_call) {
+      v1::OneCall::Tool* tool = out->mutable_one_call()->add_tools();
+      tool->set_name(name);
+      for (const std::string& text : texts) tool->add_texts(text);
+    }
+    *out->mutable_one_call()->mutable_format() = EncodeFormat(s.answer_format);
+  }
   if (!s.grammar_source) return;
   out->mutable_grammar()->set_kind(static_cast<uint32_t>(s.grammar_source->kind));
   out->mutable_grammar()->set_text(s.grammar_source->text);
@@ -107,6 +117,11 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
   s.priority = m.priority();
   s.tenant = m.tenant();
   s.cache_salt = m.cache_salt();
+  if (m.has_one_call()) {
+    DeclaredTools& tools = s.one_call.emplace();
+    for (const auto& tool : m.one_call().tools()) tools[tool.name()].insert(tool.texts().begin(), tool.texts().end());
+    s.answer_format = DecodeFormat(m.one_call().format());
+  }
   if (!m.has_grammar()) return s;
   // An unknown kind is one of a later release: kept as it is, it is refused when it is read.
   s.grammar_source =

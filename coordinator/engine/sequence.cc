@@ -10,7 +10,9 @@ Sequence::Sequence(SeqId id, Request r, EventSink sink, Deadline now)
       tokens(request.prompt),
       sink_(std::make_shared<const EventSink>(std::move(sink))),
       stream_(request.stops),
-      submitted_(now) {}
+      submitted_(now) {
+  if (request.one_call) calls_.emplace(request.answer_format, *request.one_call);
+}
 
 std::string Sequence::log_id() const {
   return request.id.empty() ? std::to_string(static_cast<uint64_t>(id)) : request.id;
@@ -30,10 +32,22 @@ Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer
   }
   if (tokenizer == nullptr) return {};
   const std::string piece = tokenizer->Piece(draw.token, previous == tokenizer->bos());
-  if (generated() <= request.min_new_tokens) return {.text = stream_.PushUnstopped(piece)};
-  TextStream::Result result = stream_.Push(piece);
+  const bool unstopped = generated() <= request.min_new_tokens;
+  TextStream::Result result;
+  if (unstopped) {
+    result.text = stream_.PushUnstopped(piece);
+  } else {
+    result = stream_.Push(piece);
+  }
   if (result.stopped) stop_ = request.stops[static_cast<size_t>(result.stop)];
-  return {.text = std::move(result.text), .stopped = result.stopped};
+  return {.text = result.text, .stopped = result.stopped || EndsCall(draw.token, result.text)};
+}
+
+bool Sequence::EndsCall(TokenId token, const std::string& text) {
+  if (!calls_) return false;
+  const std::vector<AnswerDelta> deltas = calls_->Push(token, text);
+  return std::any_of(deltas.begin(), deltas.end(),
+                     [](const AnswerDelta& delta) { return delta.kind == AnswerDelta::Kind::kCallEnd; });
 }
 
 Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {

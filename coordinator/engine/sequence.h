@@ -15,6 +15,7 @@
 #include "coordinator/engine/sampler.h"
 #include "coordinator/engine/text_stream.h"
 #include "model/tokenizer.h"
+#include "model/tool_reader.h"
 
 namespace gyre {
 
@@ -25,7 +26,7 @@ class Sequence {
 
   struct Accepted {
     std::string text;      // may be shown now
-    bool stopped = false;  // by an end-of-generation id, a stop id or a stop string
+    bool stopped = false;  // by an end-of-generation id, a stop id, a stop string, or behind the one call
   };
   // Takes in a drawn token. `tokenizer` may be null: then only stop_ids end the text.
   Accepted Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now);
@@ -58,8 +59,12 @@ class Sequence {
   std::vector<double> pooled;      // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
 
  private:
+  // Whether the one call ends with this token and its text.
+  bool EndsCall(TokenId token, const std::string& text);
+
   const std::shared_ptr<const EventSink> sink_;
   TextStream stream_;
+  std::optional<ToolReader> calls_;  // with Request::one_call
   const Deadline submitted_;
   std::optional<Deadline> first_token_, last_token_;
   std::string stop_;  // as in Finished

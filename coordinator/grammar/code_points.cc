@@ -177,23 +177,32 @@ CodePoints CodePoints::Without(const CodePoints& other) const {
   return kept.Complement();
 }
 
+namespace {
+
+// Those that never stand for themselves within quotes.
+CodePoints EscapedWithin(char quote) {
+  CodePoints c(0, 0x1F);
+  c.Add(static_cast<char32_t>(quote), static_cast<char32_t>(quote));
+  c.Add('\\', '\\');
+  return c;
+}
+
+}  // namespace
+
 ExprId OneOf(Expressions* e, const CodePoints& set, Writing writing) {
   if (writing == Writing::kPlain) return Utf8(e, set);
-  static const CodePoints kEscapedOnly = [] {
-    CodePoints c(0, 0x1F);
-    c.Add('"', '"');
-    c.Add('\\', '\\');
-    return c;
-  }();
-  std::vector<ExprId> all = {Utf8(e, set.Without(kEscapedOnly))};
-  if (writing == Writing::kJsonString) {
+  static const CodePoints kWithinDouble = EscapedWithin('"'), kWithinSingle = EscapedWithin('\'');
+  const bool python = writing == Writing::kPythonDouble || writing == Writing::kPythonSingle;
+  std::vector<ExprId> all = {Utf8(e, set.Without(writing == Writing::kPythonSingle ? kWithinSingle : kWithinDouble))};
+  if (writing == Writing::kJsonString || python) {
     all.push_back(HexEscapes(e, set));
     for (const ShortEscape& s : kShortEscapes) {
-      if (Has(set, s.c)) all.push_back(e->Text(s.text));
+      if (Has(set, s.c) && !(python && s.c == '/')) all.push_back(e->Text(s.text));
     }
+    if (python && Has(set, '\'')) all.push_back(e->Text("\\'"));
     return e->Alt(std::move(all));
   }
-  for (const CodePoints::Range& r : kEscapedOnly.ranges()) {
+  for (const CodePoints::Range& r : kWithinDouble.ranges()) {
     for (char32_t c = r.first; c <= r.last; ++c) {
       if (!Has(set, c)) continue;
       const std::string quoted = JsonString(std::string(1, static_cast<char>(c)));

@@ -40,9 +40,11 @@ class CodePoints {
 
 // How code points are written.
 enum class Writing : uint8_t {
-  kPlain,       // UTF-8
-  kJsonString,  // within a string of JSON: as UTF-8, or escaped in any of the ways that JSON has
-  kJsonName,    // within a string of JSON, in the one way that it is usually written: names differ by their bytes
+  kPlain,         // UTF-8
+  kJsonString,    // within a string of JSON: as UTF-8, or escaped in any of the ways that JSON has
+  kJsonName,      // within a string of JSON, in the one way that it is usually written: names differ by their bytes
+  kPythonDouble,  // within a string of Python in ": in the ways that JSON and Python share, and ' escaped
+  kPythonSingle,  // the same in '
 };
 
 // One code point of the set.

@@ -91,8 +91,16 @@ void ArrayItems::Calls(std::vector<RuleId>* rules) const {
   }
 }
 
+ObjectMembers::Punctuation ObjectMembers::Json(Expressions* e, ExprId space) {
+  return {.open = e->Concat(e->Text("{"), space),
+          .colon = e->Concat({space, e->Text(":"), space}),
+          .comma = e->Concat(e->Text(","), space),
+          .close = e->Text("}"),
+          .space = space};
+}
+
 ExprId ObjectMembers::Whole(Expressions* e) const {
-  return e->Concat({e->Text("{"), space, e->MakeLazy(this, {0, NumberOf(Set((loose.size() + 63) / 64)), 0})});
+  return e->Concat(punctuation.open, e->MakeLazy(this, {0, NumberOf(Set((loose.size() + 63) / 64)), 0}));
 }
 
 uint64_t ObjectMembers::NumberOf(const Set& set) const {
@@ -130,20 +138,19 @@ ExprId ObjectMembers::Expand(Expressions* e, const State& state) const {
     if (!endless && count + 1 + still_may < min) return;
     const uint64_t next_count = std::min(count + 1, alike);
     members.push_back(e->Concat(
-        {name, space, e->Text(":"), space, e->Call(rule), e->MakeLazy(this, {next | kBehind, next_came, next_count})}));
+        {name, punctuation.colon, e->Call(rule), e->MakeLazy(this, {next | kBehind, next_came, next_count})}));
   };
   bool past = true;  // no fixed one is missing
   for (uint64_t i = at; i < fixed.size() && past; ++i) {
     const Member& m = fixed[i];
-    if (e->Productive(m.rule)) member(e->Text(m.name), m.rule, must[i + 1], may[i + 1], i + 1, state[1]);
+    if (e->Productive(m.rule)) member(m.name, m.rule, must[i + 1], may[i + 1], i + 1, state[1]);
     past = !m.required;
   }
   if (past) {
     for (size_t i = 0; i < loose.size(); ++i) {
       if (has(i) || !e->Productive(loose[i].rule)) continue;
       came[i / 64] ^= uint64_t{1} << (i % 64);
-      member(e->Text(loose[i].name), loose[i].rule, loose_must - loose[i].required, loose_may - 1, fixed.size(),
-             NumberOf(came));
+      member(loose[i].name, loose[i].rule, loose_must - loose[i].required, loose_may - 1, fixed.size(), NumberOf(came));
       came[i / 64] ^= uint64_t{1} << (i % 64);
     }
     for (const Free& f : free) {
@@ -151,10 +158,10 @@ ExprId ObjectMembers::Expand(Expressions* e, const State& state) const {
     }
   }
   std::vector<ExprId> all;
-  if (must[at] == 0 && count >= min) all.push_back(e->Text("}"));
+  if (must[at] == 0 && count >= min) all.push_back(punctuation.close);
   const ExprId next = e->Alt(std::move(members));
-  all.push_back(behind ? e->Concat({e->Text(","), space, next}) : next);
-  return behind ? e->Concat(space, e->Alt(std::move(all))) : e->Alt(std::move(all));
+  all.push_back(behind ? e->Concat(punctuation.comma, next) : next);
+  return behind ? e->Concat(punctuation.space, e->Alt(std::move(all))) : e->Alt(std::move(all));
 }
 
 bool ObjectMembers::Productive(const State&, const std::vector<bool>& productive) const {

@@ -42,23 +42,31 @@ class ArrayItems : public Lazy {
   uint64_t Bounded(uint64_t index) const;
 };
 
-// What comes behind {.
+// What comes behind {; or the arguments of a call in another form.
 class ObjectMembers : public Lazy {
  public:
   struct Member {
-    std::string name;  // as JSON, with quotes
+    ExprId name;  // with its quotes
     RuleId rule;
     bool required;
   };
   struct Free {
-    ExprId name;  // as JSON, with quotes
+    ExprId name;  // with its quotes
     RuleId rule;
   };
+  // What stands around members. A member ends the text only with `close`, which is not empty.
+  struct Punctuation {
+    ExprId open, colon, comma, close;
+    ExprId space;  // behind a member, before a comma or the end
+  };
+  static Punctuation Json(Expressions* e, ExprId space);
+
+  explicit ObjectMembers(const Punctuation& punctuation) : punctuation(punctuation) {}
+  const Punctuation punctuation;
   std::vector<Member> fixed;  // in this order
   std::vector<Member> loose;  // behind them in any order, among the free ones
   std::vector<Free> free;
   uint64_t min = 0, max = UINT64_MAX;
-  ExprId space = kEpsilon;
 
   ExprId Whole(Expressions* e) const;
   ExprId Expand(Expressions* e, const State& state) const override;

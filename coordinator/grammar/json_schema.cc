@@ -1,6 +1,7 @@
 #include "coordinator/grammar/json_schema.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -12,24 +13,51 @@
 namespace gyre::grammar {
 namespace {
 
-constexpr size_t kMostUnique = 16, kMostNameKinds = 64;
+constexpr size_t kMostUnique = 16, kMostNameKinds = 64, kMostInAnyOrder = 64, kLongestName = 256;
 
 class SchemaGrammar {
  public:
-  SchemaGrammar(SchemaDocument document, const JsonOptions& options, Grammar* grammar)
+  // form: of a call's arguments; null: a whole text is to be one value.
+  SchemaGrammar(SchemaDocument document, const JsonOptions& options, Grammar* grammar,
+                const ArgumentsForm* form = nullptr)
       : options_(options),
+        form_(form),
         document_(std::move(document)),
         grammar_(*grammar),
         e_(grammar->expressions()),
-        text_(&e_, options.compact),
+        text_(&e_, options.compact, form == nullptr ? JsonStyle() : form->style),
         alternatives_(&document_, {.formats = options.formats}, &grammar->budget(),
                       [this](const StringLimits::Match& m, std::string_view t) { return text_.Matches(m, t); }) {}
 
-  Status Build() {
+  // The values that the schema takes.
+  StatusOr<ExprId> Value() {
     const RuleId top = RuleOf(alternatives_.Root());
-    const RuleId root = grammar_.AddRule();
-    grammar_.SetBody(root, e_.Concat(text_.space(), e_.Call(top)));
-    grammar_.SetRoot(root);
+    GYRE_RETURN_IF_ERROR(AddBodies());
+    return e_.Concat(text_.space(), e_.Call(top));
+  }
+
+  // The objects that the schema takes, in the form.
+  StatusOr<ExprId> Arguments() {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Alternative>* all, alternatives_.Of(alternatives_.Root()));
+    std::vector<ExprId> ways;
+    for (Alternative a : *all) {
+      if (a.among.has_value() && !form_->object) {
+        return document_.Refused(document_.root(), "enum", "arguments of this form can't be listed as a whole");
+      }
+      if (a.among.has_value()) {
+        std::erase_if(*a.among, [](const JsonTree* v) { return !v->Is(JsonKind::kObject); });
+      }
+      a.types &= kObjectType;
+      GYRE_RETURN_IF_ERROR(AddWays(a, true, &ways, form_));
+    }
+    GYRE_RETURN_IF_ERROR(AddBodies());
+    const ExprId arguments = e_.Alt(std::move(ways));
+    if (arguments == kNothing) return InvalidArgument("no object obeys the schema");
+    return form_->object ? e_.Concat(arguments, form_->close) : arguments;
+  }
+
+ private:
+  Status AddBodies() {
     for (size_t next = 0; next < goals_.size(); ++next) {
       GYRE_ASSIGN_OR_RETURN(const ExprId body, Body(goals_[next].first));
       grammar_.SetBody(goals_[next].second, body);
@@ -38,7 +66,6 @@ class SchemaGrammar {
     return absl::OkStatus();
   }
 
- private:
   RuleId RuleOf(GoalId goal) {
     const auto [at, fresh] = rules_.emplace(goal, 0);
     if (fresh) {
@@ -60,7 +87,8 @@ class SchemaGrammar {
     return e_.Alt(std::move(ways));
   }
 
-  Status AddWays(const Alternative& a, bool any_order, std::vector<ExprId>* ways) {
+  // form: of the members, if this is a call's arguments.
+  Status AddWays(const Alternative& a, bool any_order, std::vector<ExprId>* ways, const ArgumentsForm* form = nullptr) {
     if (a.among.has_value()) {
       for (const JsonTree* v : *a.among) ways->push_back(Literal(*v));
       return absl::OkStatus();
@@ -68,10 +96,10 @@ class SchemaGrammar {
     auto except = [&](JsonKind kind) {
       return std::any_of(a.except.begin(), a.except.end(), [kind](const JsonTree* v) { return v->Is(kind); });
     };
-    if ((a.types & kNullType) != 0 && !except(JsonKind::kNull)) ways->push_back(e_.Text("null"));
+    if ((a.types & kNullType) != 0 && !except(JsonKind::kNull)) ways->push_back(text_.Word(JsonKind::kNull));
     if ((a.types & kBoolType) != 0) {
-      if (!except(JsonKind::kTrue)) ways->push_back(e_.Text("true"));
-      if (!except(JsonKind::kFalse)) ways->push_back(e_.Text("false"));
+      if (!except(JsonKind::kTrue)) ways->push_back(text_.Word(JsonKind::kTrue));
+      if (!except(JsonKind::kFalse)) ways->push_back(text_.Word(JsonKind::kFalse));
     }
     if ((a.types & kNumberType) != 0) {
       NumberLimits limits = a.number;
@@ -88,13 +116,8 @@ class SchemaGrammar {
       ways->push_back(parts.size() == 1 ? parts[0] : e_.And(std::move(parts)));
     }
     if ((a.types & kStringType) != 0) {
-      GYRE_ASSIGN_OR_RETURN(ExprId string, text_.String(a.string, Writing::kJsonString));
-      std::vector<ExprId> parts = {string};
-      for (const JsonTree* v : a.except) {
-        if (v->Is(JsonKind::kString)) parts.push_back(e_.Not(AnyWriting(&e_, v->text, Writing::kJsonString)));
-      }
-      if (parts.size() > 1) string = e_.And(std::move(parts));
-      ways->push_back(text_.Quoted(string));
+      GYRE_ASSIGN_OR_RETURN(const ExprId string, text_.StringValue(a.string, Strings(a.except)));
+      ways->push_back(string);
     }
     for (const JsonKind kind : {JsonKind::kArray, JsonKind::kObject}) {
       if ((a.types & (kind == JsonKind::kArray ? kArrayType : kObjectType)) == 0) continue;
@@ -106,7 +129,7 @@ class SchemaGrammar {
         if (reaches) return Unimplemented("not: an array or object that a value must not equal can't be obeyed");
       }
       GYRE_ASSIGN_OR_RETURN(const ExprId container,
-                            kind == JsonKind::kArray ? Array(a.array) : Object(a.object, any_order));
+                            kind == JsonKind::kArray ? Array(a.array) : Object(a.object, any_order, form));
       ways->push_back(container);
     }
     return absl::OkStatus();
@@ -119,13 +142,21 @@ class SchemaGrammar {
     return text_.Number(limits).value_or(kNothing);
   }
 
+  static std::vector<std::string> Strings(const std::vector<const JsonTree*>& values) {
+    std::vector<std::string> texts;
+    for (const JsonTree* v : values) {
+      if (v->Is(JsonKind::kString)) texts.push_back(v->text);
+    }
+    return texts;
+  }
+
   ExprId Literal(const JsonTree& value) {
     switch (value.kind) {
-      case JsonKind::kNull: return e_.Text("null");
-      case JsonKind::kTrue: return e_.Text("true");
-      case JsonKind::kFalse: return e_.Text("false");
+      case JsonKind::kNull:
+      case JsonKind::kTrue:
+      case JsonKind::kFalse: return text_.Word(value.kind);
       case JsonKind::kNumber: return text_.NumberLiteral(value.number);
-      case JsonKind::kString: return e_.Text(JsonString(value.text));
+      case JsonKind::kString: return text_.StringLiteral(value.text);
       case JsonKind::kArray: {
         ExprId all = e_.Text("]");
         for (size_t i = value.items.size(); i-- > 0;) {
@@ -136,14 +167,13 @@ class SchemaGrammar {
       }
       case JsonKind::kObject: break;
     }
-    auto members = std::make_unique<ObjectMembers>();
-    members->space = text_.space();
+    auto members = std::make_unique<ObjectMembers>(ObjectMembers::Json(&e_, text_.space()));
     std::set<std::string> seen;
     for (const auto& [name, member] : value.members) {
       if (!seen.insert(name).second) continue;
       const RuleId rule = grammar_.AddRule();
       grammar_.SetBody(rule, Literal(*value.Find(name)));
-      members->loose.push_back({JsonString(name), rule, true});
+      members->loose.push_back({text_.Name(name), rule, true});
     }
     return static_cast<const ObjectMembers*>(e_.Own(std::move(members)))->Whole(&e_);
   }
@@ -228,6 +258,117 @@ class SchemaGrammar {
     return static_cast<const ArrayItems*>(e_.Own(std::move(items)))->Whole(&e_);
   }
 
+  // ---- The arguments of a call whose form is not JSON
+
+  // Whether a text of the form is read as JSON, or as one of its or Python's words.
+  ExprId ReadAsJson() {
+    ByteSet any;
+    any.set();
+    const ExprId begun = text_.Match("[\\s{\\[\"0-9-]"), words = text_.Match("(?:true|false|null|True|False|None)\\s*");
+    return e_.Alt(e_.Concat(begun, e_.Star(e_.Bytes(any))), words);
+  }
+
+  // The strings that a goal takes, as they stand. `any`: also those that look like JSON.
+  StatusOr<ExprId> PlainTexts(GoalId goal, bool any) {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Alternative>* all, alternatives_.Of(goal));
+    std::vector<ExprId> ways;
+    for (const Alternative& a : *all) {
+      if (a.among.has_value()) {
+        for (const std::string& text : Strings(*a.among)) ways.push_back(e_.Text(text));
+      } else if ((a.types & kStringType) != 0) {
+        GYRE_ASSIGN_OR_RETURN(const ExprId string, text_.String(a.string, Writing::kPlain));
+        std::vector<ExprId> parts = {string};
+        for (const std::string& text : Strings(a.except)) parts.push_back(e_.Not(e_.Text(text)));
+        ways.push_back(parts.size() == 1 ? parts[0] : e_.And(std::move(parts)));
+      }
+    }
+    std::vector<ExprId> parts = {text_.Without(e_.Alt(std::move(ways)), form_->style.avoid)};
+    if (!any) parts.push_back(e_.Not(ReadAsJson()));
+    if (form_->drops_lines) parts.push_back(e_.Not(text_.Match("\\n[\\s\\S]*|[\\s\\S]*\\n")));
+    return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
+  }
+
+  // The words of Python for what a goal takes.
+  StatusOr<ExprId> PythonWords(GoalId goal) {
+    static const JsonTree kNull = {.kind = JsonKind::kNull}, kTrue = {.kind = JsonKind::kTrue},
+                          kFalse = {.kind = JsonKind::kFalse};
+    std::vector<ExprId> ways;
+    for (const auto& [word, value] : {std::pair("None", &kNull), {"True", &kTrue}, {"False", &kFalse}}) {
+      GYRE_ASSIGN_OR_RETURN(const bool taken, alternatives_.Reaches(*value, goal));
+      if (taken) ways.push_back(e_.Text(word));
+    }
+    return e_.Alt(std::move(ways));
+  }
+
+  // Whether a goal takes anything but strings.
+  StatusOr<bool> TakesOthers(GoalId goal) {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Alternative>* all, alternatives_.Of(goal));
+    return std::any_of(all->begin(), all->end(), [](const Alternative& a) {
+      return a.among.has_value() ? Strings(*a.among).size() < a.among->size() : (a.types & ~kStringType) != 0;
+    });
+  }
+
+  // A rule for the value of an argument, with what stands behind it.
+  StatusOr<RuleId> ArgumentRule(const std::string& name, GoalId goal) {
+    const bool text = form_->texts && form_->text_names.contains(name);
+    const auto [at, fresh] = argument_rules_.emplace(std::pair(goal, text), 0);
+    if (!fresh) return at->second;
+    at->second = grammar_.AddRule();
+    std::vector<ExprId> ways;
+    GYRE_ASSIGN_OR_RETURN(const bool others, TakesOthers(goal));
+    if (form_->texts) {
+      GYRE_ASSIGN_OR_RETURN(const ExprId texts, PlainTexts(goal, text || form_->says_text));
+      ways.push_back(form_->says_text ? e_.Concat(e_.Text("true\">"), texts) : texts);
+    }
+    if (!form_->texts || (form_->says_text ? others : !text)) {
+      ExprId value = e_.Call(RuleOf(goal));
+      if (form_->texts) {
+        GYRE_ASSIGN_OR_RETURN(const ExprId words, PythonWords(goal));
+        value = e_.Alt(value, words);
+      }
+      ways.push_back(form_->says_text ? e_.Concat(e_.Text("false\">"), value) : value);
+    }
+    grammar_.SetBody(at->second, e_.Concat(e_.Alt(std::move(ways)), form_->value_end));
+    return at->second;
+  }
+
+  // The beginning of an argument up to its value.
+  StatusOr<ExprId> ArgumentName(const std::string& name) {
+    const bool bare = name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/") ==
+                      std::string::npos;
+    const bool ends = !form_->name_end.empty() && name.find(form_->name_end) != std::string::npos;
+    if (name.empty() || name.size() > kLongestName || ends || (form_->bare_names && !bare)) {
+      return Unimplemented("the parameter \"{}\" has a name that a call of the model's form can't have", name);
+    }
+    const ExprId text = form_->style.kind == JsonStyle::Kind::kBraces ? text_.Name(name) : e_.Text(name);
+    return e_.Concat({form_->key, text, form_->value});
+  }
+
+  // ---- Objects
+
+  // Names that are not listed.
+  struct FreeNames {
+    Writing writing;
+    ExprId all;
+    std::function<std::string(const std::string&)> inner;  // a name as it is written
+    std::function<ExprId(ExprId)> whole;                   // with what stands around it
+  };
+  FreeNames FreeNamesOf(const ArgumentsForm* form) {
+    if (form == nullptr || form->object) {
+      return {.writing = text_.name_writing(),
+              .all = text_.AnyString(text_.name_writing()),
+              .inner = [this](const std::string& name) { return text_.InnerName(name); },
+              .whole = [this](ExprId names) { return text_.NameQuotes(names); }};
+    }
+    return {.writing = Writing::kPlain,
+            .all = text_.Match("[A-Za-z_][A-Za-z0-9_]{0,63}"),
+            .inner = [](const std::string& name) { return name; },
+            .whole =
+                [this, form](ExprId names) {
+                  return e_.Concat({form->key, names, form->value});
+                }};
+  }
+
   // Whether a name may be one, by "propertyNames".
   StatusOr<bool> IsName(const ObjectLimits& o, const std::string& name) {
     JsonTree text;
@@ -241,31 +382,33 @@ class SchemaGrammar {
   }
 
   // The names that a goal of "propertyNames" takes.
-  StatusOr<ExprId> Names(const Goal& goal) {
+  StatusOr<ExprId> Names(const Goal& goal, const FreeNames& free) {
     GYRE_ASSIGN_OR_RETURN(const std::vector<Alternative>* all, alternatives_.Of(alternatives_.Id(goal)));
     std::vector<ExprId> ways;
     for (const Alternative& a : *all) {
       if (a.among.has_value()) {
-        for (const JsonTree* v : *a.among) {
-          const std::string quoted = JsonString(v->text);
-          if (v->Is(JsonKind::kString)) ways.push_back(e_.Text(std::string_view(quoted).substr(1, quoted.size() - 2)));
-        }
+        for (const std::string& text : Strings(*a.among)) ways.push_back(e_.Text(free.inner(text)));
         continue;
       }
       if ((a.types & kStringType) == 0) continue;
-      GYRE_ASSIGN_OR_RETURN(const ExprId string, text_.String(a.string, Writing::kJsonName));
+      GYRE_ASSIGN_OR_RETURN(const ExprId string, text_.String(a.string, free.writing));
       std::vector<ExprId> parts = {string};
-      for (const JsonTree* v : a.except) {
-        if (v->Is(JsonKind::kString)) parts.push_back(e_.Not(AnyWriting(&e_, v->text, Writing::kJsonName)));
+      for (const std::string& text : Strings(a.except)) {
+        parts.push_back(e_.Not(AnyWriting(&e_, text, free.writing)));
       }
       ways.push_back(parts.size() == 1 ? parts[0] : e_.And(std::move(parts)));
     }
     return e_.Alt(std::move(ways));
   }
 
-  StatusOr<ExprId> Object(const ObjectLimits& o, bool any_order) {
-    auto members = std::make_unique<ObjectMembers>();
-    members->space = text_.space();
+  StatusOr<ExprId> Object(const ObjectLimits& o, bool any_order, const ArgumentsForm* form = nullptr) {
+    const bool named = form != nullptr && !form->object;
+    const ObjectMembers::Punctuation named_arguments = {.open = kEpsilon,
+                                                        .colon = kEpsilon,
+                                                        .comma = named ? form->separator : kEpsilon,
+                                                        .close = named ? form->close : kEpsilon,
+                                                        .space = kEpsilon};
+    auto members = std::make_unique<ObjectMembers>(named ? named_arguments : ObjectMembers::Json(&e_, text_.space()));
     members->max = o.max;
 
     std::vector<std::string> order;
@@ -279,6 +422,7 @@ class SchemaGrammar {
       sets += more > 0;
     }
     // Names that one schema lists have its order; where several do there is none.
+    if (form != nullptr) any_order = order.size() <= kMostInAnyOrder;
     const size_t listed = sets > 1 || any_order ? 0 : order.size();
     for (const std::string& r : o.required) {
       if (known.insert(r).second) order.push_back(r);
@@ -297,10 +441,18 @@ class SchemaGrammar {
       GYRE_ASSIGN_OR_RETURN(Goal goal, alternatives_.MemberGoal(o, name));
       const GoalId id = alternatives_.Id(std::move(goal));
       if (!required && !alternatives_.Possible(id)) continue;
-      (i < listed ? members->fixed : members->loose).push_back({JsonString(name), RuleOf(id), required});
+      ObjectMembers::Member member{.name = kNothing, .rule = 0, .required = required};
+      if (named) {
+        GYRE_ASSIGN_OR_RETURN(member.name, ArgumentName(name));
+        GYRE_ASSIGN_OR_RETURN(member.rule, ArgumentRule(name, id));
+      } else {
+        member.name = text_.Name(name);
+        member.rule = RuleOf(id);
+      }
+      (i < listed ? members->fixed : members->loose).push_back(member);
     }
     known.insert(o.forbidden.begin(), o.forbidden.end());
-    GYRE_RETURN_IF_ERROR(AddFree(o, known, members.get()));
+    GYRE_RETURN_IF_ERROR(AddFree(o, known, form, members.get()));
     members->min = o.min <= o.required.size() ? 0 : o.min;
     if (members->min > 1 && !members->free.empty()) {
       // Two free names may be the same one.
@@ -310,7 +462,9 @@ class SchemaGrammar {
   }
 
   // Names that are not listed, by the patterns that they match.
-  Status AddFree(const ObjectLimits& o, const std::set<std::string>& known, ObjectMembers* members) {
+  Status AddFree(const ObjectLimits& o, const std::set<std::string>& known, const ArgumentsForm* form,
+                 ObjectMembers* members) {
+    const FreeNames free = FreeNamesOf(form);
     struct NameKind {
       std::vector<ExprId> names;  // in all of them
       std::set<std::string> matched;
@@ -332,7 +486,7 @@ class SchemaGrammar {
       return alternatives_.Id(std::move(goal));
     };
     for (const std::string& pattern : patterns) {
-      GYRE_ASSIGN_OR_RETURN(const ExprId matches, text_.Pattern(pattern, Writing::kJsonName));
+      GYRE_ASSIGN_OR_RETURN(const ExprId matches, text_.Pattern(pattern, free.writing));
       std::vector<NameKind> split;
       for (const NameKind& kind : kinds) {
         NameKind in = kind, out = kind;
@@ -357,27 +511,32 @@ class SchemaGrammar {
       if (!ready) {
         ready = true;
         std::vector<ExprId> texts;
-        for (const std::string& name : known) {
-          const std::string quoted = JsonString(name);
-          texts.push_back(e_.Text(std::string_view(quoted).substr(1, quoted.size() - 2)));
-        }
+        for (const std::string& name : known) texts.push_back(e_.Text(free.inner(name)));
         listed = e_.Alt(std::move(texts));
         for (const auto& [names, schema] : o.names) {
-          GYRE_ASSIGN_OR_RETURN(const ExprId taken, Names(names));
+          GYRE_ASSIGN_OR_RETURN(const ExprId taken, Names(names, free));
           limits.push_back(taken);
         }
       }
       std::vector<ExprId> all = kind.names;
       all.insert(all.end(), limits.begin(), limits.end());
-      all.push_back(text_.AnyString(Writing::kJsonName));
+      all.push_back(free.all);
       if (listed != kNothing) all.push_back(e_.Not(listed));
       const ExprId name = all.size() == 1 ? all[0] : e_.And(std::move(all));
-      if (name != kNothing) members->free.push_back({text_.Quoted(name), RuleOf(goal)});
+      if (name == kNothing) continue;
+      RuleId rule = 0;
+      if (form != nullptr && !form->object) {
+        GYRE_ASSIGN_OR_RETURN(rule, ArgumentRule("", goal));
+      } else {
+        rule = RuleOf(goal);
+      }
+      members->free.push_back({free.whole(name), rule});
     }
     return absl::OkStatus();
   }
 
   const JsonOptions& options_;
+  const ArgumentsForm* const form_;
   SchemaDocument document_;
   Grammar& grammar_;
   Expressions& e_;
@@ -385,6 +544,7 @@ class SchemaGrammar {
   SchemaAlternatives alternatives_;
   std::map<GoalId, RuleId> rules_;
   std::vector<std::pair<GoalId, RuleId>> goals_;
+  std::map<std::pair<GoalId, bool>, RuleId> argument_rules_;  // and whether it is a text
 };
 
 }  // namespace
@@ -400,11 +560,25 @@ StatusOr<Grammar> JsonSchemaGrammar(std::string_view schema, const JsonOptions& 
 StatusOr<Grammar> JsonSchemaGrammar(JsonTree schema, const JsonOptions& options) {
   Grammar grammar(options.bounds);
   GYRE_ASSIGN_OR_RETURN(SchemaDocument document, SchemaDocument::Read(std::move(schema)));
-  GYRE_RETURN_IF_ERROR(SchemaGrammar(std::move(document), options, &grammar).Build());
+  GYRE_ASSIGN_OR_RETURN(const ExprId value, SchemaGrammar(std::move(document), options, &grammar).Value());
+  grammar.SetRoot(grammar.AddRule());
+  grammar.SetBody(grammar.root(), value);
   const Status finished = grammar.Finish();
   if (absl::IsInvalidArgument(finished)) return InvalidArgument("no value obeys the schema");
   GYRE_RETURN_IF_ERROR(finished);
   return grammar;
+}
+
+StatusOr<ExprId> AddValue(JsonTree schema, Grammar* grammar) {
+  GYRE_ASSIGN_OR_RETURN(SchemaDocument document, SchemaDocument::Read(std::move(schema)));
+  const JsonOptions options;
+  return SchemaGrammar(std::move(document), options, grammar).Value();
+}
+
+StatusOr<ExprId> AddArguments(JsonTree schema, const ArgumentsForm& form, Grammar* grammar) {
+  GYRE_ASSIGN_OR_RETURN(SchemaDocument document, SchemaDocument::Read(std::move(schema)));
+  const JsonOptions options{.compact = form.style.kind == JsonStyle::Kind::kBraces};
+  return SchemaGrammar(std::move(document), options, grammar, &form).Arguments();
 }
 
 StatusOr<Grammar> JsonObjectGrammar(const JsonOptions& options) {

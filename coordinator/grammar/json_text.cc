@@ -81,14 +81,76 @@ class Multiple : public Lazy {
 
 }  // namespace
 
-JsonText::JsonText(Expressions* e, bool compact)
+JsonText::JsonText(Expressions* e, bool compact, JsonStyle style)
     : e_(*e),
+      style_(std::move(style)),
       digits_(e->Star(e->Range('0', '9'))),
       fraction_(e->Optional(e->Concat(e->Text("."), e->Repeat(e->Range('0', '9'), 1, kUnbounded)))) {
   if (!compact) space_ = e_.MakeLazy(e_.Own(std::make_unique<Space>()), {kMostSpace, kMostLineFeeds, 0});
 }
 
-ExprId JsonText::Quoted(ExprId inner) { return e_.Concat({e_.Text("\""), inner, e_.Text("\"")}); }
+ExprId JsonText::Without(ExprId texts, const std::string& part) {
+  if (part.empty()) return texts;
+  ByteSet any;
+  any.set();
+  const ExprId all = e_.Star(e_.Bytes(any));
+  return e_.And(texts, e_.Not(e_.Concat({all, e_.Text(part), all})));
+}
+
+ExprId JsonText::Quoted(ExprId inner, const std::string& quote) {
+  return e_.Concat({e_.Text(quote), Without(inner, style_.avoid), e_.Text(quote)});
+}
+
+ExprId JsonText::Word(JsonKind kind) {
+  const bool null = kind == JsonKind::kNull, yes = kind == JsonKind::kTrue;
+  const ExprId word = e_.Text(null ? "null" : yes ? "true" : "false");
+  if (style_.kind != JsonStyle::Kind::kPython) return word;
+  return e_.Alt(word, e_.Text(null ? "None" : yes ? "True" : "False"));
+}
+
+StatusOr<ExprId> JsonText::StringValue(const StringLimits& limits, const std::vector<std::string>& except) {
+  std::vector<std::pair<std::string, Writing>> quotes = {{"\"", Writing::kJsonString}};
+  if (style_.kind == JsonStyle::Kind::kPython) quotes = {{"\"", Writing::kPythonDouble}, {"'", Writing::kPythonSingle}};
+  if (style_.kind == JsonStyle::Kind::kBraces) quotes = {{style_.quote, Writing::kPlain}};
+  std::vector<ExprId> ways;
+  for (const auto& [quote, writing] : quotes) {
+    GYRE_ASSIGN_OR_RETURN(const ExprId string, String(limits, writing));
+    std::vector<ExprId> parts = {string};
+    for (const std::string& text : except) parts.push_back(e_.Not(AnyWriting(&e_, text, writing)));
+    ways.push_back(Quoted(parts.size() == 1 ? parts[0] : e_.And(std::move(parts)), quote));
+  }
+  return e_.Alt(std::move(ways));
+}
+
+ExprId JsonText::StringLiteral(const std::string& text) {
+  if (style_.kind == JsonStyle::Kind::kBraces) return Quoted(e_.Text(text), style_.quote);
+  const std::string quoted = JsonString(text);
+  const std::string inner = quoted.substr(1, quoted.size() - 2);
+  const ExprId literal = Quoted(e_.Text(inner), "\"");
+  const bool plain = inner == text && text.find('\'') == std::string::npos;
+  return style_.kind == JsonStyle::Kind::kPython && plain ? e_.Alt(literal, Quoted(e_.Text(text), "'")) : literal;
+}
+
+ExprId JsonText::Name(const std::string& name) {
+  const bool word = !name.empty() && name.find_first_not_of(
+                                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                         "0123456789_-.") == std::string::npos;
+  return style_.kind == JsonStyle::Kind::kBraces && word ? e_.Text(name) : StringLiteral(name);
+}
+
+Writing JsonText::name_writing() const {
+  return style_.kind == JsonStyle::Kind::kBraces ? Writing::kPlain : Writing::kJsonName;
+}
+
+std::string JsonText::InnerName(const std::string& name) const {
+  if (style_.kind == JsonStyle::Kind::kBraces) return name;
+  const std::string quoted = JsonString(name);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+ExprId JsonText::NameQuotes(ExprId inner) {
+  return Quoted(inner, style_.kind == JsonStyle::Kind::kBraces ? style_.quote : "\"");
+}
 
 ExprId JsonText::AnyString(Writing writing) { return e_.Star(OneOf(&e_, CodePoints::All(), writing)); }
 

@@ -8,6 +8,7 @@
 #include "coordinator/grammar/gbnf.h"
 #include "coordinator/grammar/json_schema.h"
 #include "coordinator/grammar/regex.h"
+#include "coordinator/grammar/tool_calls.h"
 
 namespace gyre::grammar {
 namespace {
@@ -33,6 +34,7 @@ StatusOr<Grammar> ReadSource(const Source& source, bool compact, const Bounds& b
     case SourceKind::kJsonSchema: return JsonSchemaGrammar(source.text, {.compact = compact, .bounds = bounds});
     case SourceKind::kRegex: return RegexGrammar(source.text, bounds);
     case SourceKind::kGbnf: return GbnfGrammar(source.text, bounds);
+    case SourceKind::kToolCalls: return ToolCallGrammar(source.text, bounds);
     case SourceKind::kChoices: break;
     default: return InvalidArgument("grammars of kind {} are not known", static_cast<int>(source.kind));
   }

@@ -15,7 +15,8 @@ enum class SourceKind : uint8_t {
   kJsonSchema = 2,
   kRegex = 3,
   kGbnf = 4,
-  kChoices = 5,  // a JSON array of strings
+  kChoices = 5,    // a JSON array of strings
+  kToolCalls = 6,  // of ToolCallSource
 };
 
 struct Source {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/marked_text.h"
 #include "model/utf8.h"
 
 namespace gyre::grammar {
@@ -51,8 +52,13 @@ std::vector<std::string> Pieces(const Tokenizer& t, int vocab) {
   std::vector<std::string> pieces(static_cast<size_t>(std::max(t.size(), vocab)));
   for (TokenId id = 0; id < t.size(); ++id) {
     const TokenType type = t.type(id);
-    if (type == TokenType::kControl || type == TokenType::kUnused || type == TokenType::kUnknown) continue;
-    if (!t.IsEndOfGeneration(id)) pieces[static_cast<size_t>(id)] = t.Piece(id);
+    if (type == TokenType::kUnused || type == TokenType::kUnknown || t.IsEndOfGeneration(id)) continue;
+    std::string& piece = pieces[static_cast<size_t>(id)];
+    piece = type == TokenType::kControl ? MarkedControl(t.Text(id)) : t.Piece(id);
+    // No other token may begin or end what stands for a control token.
+    constexpr char kMarks[] = {kMarkBegin, kMarkEnd};
+    const bool marked = piece.find_first_of(std::string_view(kMarks, 2)) != std::string::npos;
+    if (type != TokenType::kControl && marked) piece.clear();
   }
   return pieces;
 }

@@ -25,7 +25,8 @@ class TokenTrie {
   // Nodes in the order in which a walk meets them; a node's children begin right behind it.
   using Nodes = std::vector<Node>;
 
-  // Control tokens, unused ones and those without bytes are in no walk: a grammar can't name them.
+  // Control tokens stand by their names with the marks of model/marked_text.h, which no text of UTF-8 has: a grammar
+  // allows one only where it names it. Unused tokens and those without bytes are in no walk.
   // vocab: ids of the model, which may be more than the tokenizer's.
   explicit TokenTrie(const Tokenizer& tokenizer, int vocab = 0);
   // pieces[id]; "" = none. ends: the ids that end a text.

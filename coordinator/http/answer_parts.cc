@@ -43,18 +43,20 @@ std::string ChatTemplateSource(const ApiContext& context) {
   return chat.ok() ? ValidUtf8(chat->source()) : std::string();
 }
 
-AnswerParts::AnswerParts(const ApiContext& context, std::span<const TokenId> prompt, Asked asked)
-    : parallel_(asked.parallel) {
+AnswerParts::AnswerParts(const ApiContext& context, const Request& request, Asked asked) : parallel_(asked.parallel) {
   const Model& model = context.service.model();
   if (model.tokenizer() == nullptr) return;
-  AnswerFormat format = FindAnswerFormat(model.chat_template(), *model.tokenizer(), prompt);
+  AnswerFormat format = FindAnswerFormat(model.chat_template(), *model.tokenizer(), request.prompt);
   const bool calls = !asked.tools.empty() && format.tools != nullptr;
   const bool reasoning = asked.reasoning && context.split_reasoning;
   if (!reasoning) {
     format.open.clear();
     format.close.clear();
   }
-  if (calls || (reasoning && format.marked())) reader_.emplace(std::move(format), std::move(asked.tools));
+  if (calls || (reasoning && format.marked())) {
+    const bool obey = request.grammar_source && request.grammar_source->kind == grammar::SourceKind::kToolCalls;
+    reader_.emplace(std::move(format), std::move(asked.tools), ToolReader::Options{.names_may_repeat = obey});
+  }
 }
 
 std::vector<AnswerDelta> AnswerParts::Note(std::vector<AnswerDelta> deltas) {

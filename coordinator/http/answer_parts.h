@@ -26,7 +26,7 @@ class AnswerParts {
     bool parallel = true;   // or the answer ends with its first call
     bool reasoning = true;  // false, or without ApiContext::split_reasoning: it is content
   };
-  AnswerParts(const ApiContext& context, std::span<const TokenId> prompt, Asked asked);
+  AnswerParts(const ApiContext& context, const Request& request, Asked asked);
   // False: the whole text is content.
   bool parted() const { return reader_.has_value(); }
   std::vector<AnswerDelta> Push(const TokenEvent& event);

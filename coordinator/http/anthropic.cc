@@ -242,8 +242,7 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
   Generation generation(exchange, context);
   const size_t prompt_tokens = request.prompt.size();
-  AnswerParts parts(context, request.prompt,
-                    {.tools = std::move(asked.tools.declared), .parallel = asked.tools.parallel});
+  AnswerParts parts(context, request, {.tools = std::move(asked.tools.declared), .parallel = asked.tools.parallel});
   std::vector<Request> requests;
   requests.push_back(std::move(request));
   EventIds ids;

@@ -189,6 +189,7 @@ std::optional<ApiError> ReadMessages(const json::object& body, const Model& mode
   JsonFields fields(body);
   ReadConversation(&fields, out);
   Question& q = out->question;
+  out->tools.Ask(&q);
   fields.Require("max_tokens");
   ReadMostTokens(fields, "max_tokens", 0, &q);
   ReadSamplersAndSeed(fields, model, &q.sampling);

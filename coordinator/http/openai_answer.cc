@@ -228,7 +228,7 @@ std::optional<ApiError> OpenAiAnswer::Read(std::string_view body) {
 
 void OpenAiAnswer::PartRequests(const ApiContext& context, bool reasoning) {
   for (const Request& request : requests_) {
-    AnswerParts parts(context, request.prompt,
+    AnswerParts parts(context, request,
                       {.tools = tools_.declared, .parallel = tools_.parallel, .reasoning = reasoning});
     if (parts.parted()) parts_.push_back(std::move(parts));
   }

@@ -106,6 +106,7 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadLogprobs(fields, question);
   with_logprobs_ = question->logprobs.has_value();
   ReadFormats(fields, question);
+  tools_.Ask(question);
   in_content_ = fields.String("reasoning_format") == "none";
   IgnoreAccounting(fields);
 }

@@ -215,6 +215,7 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   question->tenant = tenant_;
   ReadSampling(fields, context_, question);
   ReadMostTokens(fields, "max_output_tokens", -1, question);
+  tools_.Ask(question);
   ReadInclude(fields, question);
   with_logprobs_ = question->logprobs.has_value();
   streaming_ = ReadStreaming(fields);

@@ -2,8 +2,9 @@
 
 #include <xxhash.h>
 
-#include <set>
+#include <algorithm>
 
+#include "boost/json/serialize.hpp"
 #include "coordinator/http/json_text.h"
 #include "fmt/format.h"
 
@@ -13,12 +14,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kLongestName = 128;
-
-// The one place where grammars join: a call that must come, and arguments that must fit their schema, need one.
-void Constrain(JsonFields& fields, std::string_view param, std::string_view what) {
-  fields.Fail(Unprocessable(fmt::format("{} needs a grammar for the answer, which this server does not have yet", what),
-                            std::string(param)));
-}
 
 void Finish(JsonFields& inner, JsonFields& fields) {
   if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
@@ -54,7 +49,7 @@ void ReadFunction(JsonFields& fields, const char* schema, ToolRequest* out) {
   const json::object* parameters = fields.Object(schema);
   function["parameters"] =
       parameters != nullptr ? *parameters : json::object{{"type", "object"}, {"properties", json::object()}};
-  if (fields.Bool("strict").value_or(false)) Constrain(fields, fields.Path("strict"), fields.Path("strict"));
+  if (fields.Bool("strict").value_or(false)) out->strict.insert(name);
   out->tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
 }
 
@@ -95,12 +90,19 @@ void Forbid(ToolRequest* out) {
   out->declared.clear();
 }
 
+// A call of this tool must come.
+void RequireOne(const std::string& name, ToolRequest* out) {
+  std::erase_if(out->declared, [&name](const auto& tool) { return tool.first != name; });
+  out->required = true;
+}
+
 // "auto", "none" or "required".
 void ReadMode(JsonFields& fields, const std::string& mode, ToolRequest* out) {
   if (mode == "none") return Forbid(out);
   if (mode == "required") {
     if (!out->any()) return fields.Fail(BadRequest("tool_choice is required, but there are no tools", "tool_choice"));
-    return Constrain(fields, "tool_choice", "tool_choice required");
+    out->required = true;
+    return;
   }
   if (mode != "auto") {
     fields.Fail(BadRequest(fmt::format("tool_choice is \"{}\"; it may be auto, none, required, or an object", mode),
@@ -146,7 +148,7 @@ void ReadChoice(JsonFields& fields, bool flat, ToolRequest* out) {
   } else if (!inner.failed() && IsFunction(inner, "function")) {
     const std::string name = ChosenName(inner, flat);
     CheckDeclared(inner, name, *out);
-    if (!inner.failed()) Constrain(inner, "tool_choice", "tool_choice of one function");
+    if (!inner.failed()) RequireOne(name, out);
   }
   Finish(inner, fields);
 }
@@ -174,6 +176,26 @@ void ReadTools(JsonFields& fields, bool flat, ToolRequest* out) {
 
 void ToolRequest::Offer(Conversation* conversation) const {
   if (!tools.empty()) conversation->tools = tools;
+}
+
+void ToolRequest::Ask(Question* question) const {
+  if (!any()) return;
+  const bool obeys =
+      std::any_of(declared.begin(), declared.end(), [this](const auto& tool) { return strict.contains(tool.first); });
+  const bool json = question->grammar_source && IsJson(*question->grammar_source);
+  if (!required && !obeys && !json) {
+    if (!parallel) question->one_call = declared;
+    return;
+  }
+  grammar::ToolCalls calls{.tools = {}, .required = required, .parallel = parallel, .answer = {}};
+  for (const json::value& tool : tools) {
+    const json::object& function = tool.at("function").as_object();
+    const std::string name(function.at("name").as_string());
+    if (!declared.contains(name)) continue;
+    calls.tools.push_back(
+        {.name = name, .parameters = json::serialize(function.at("parameters")), .strict = strict.contains(name)});
+  }
+  question->tool_calls = std::move(calls);
 }
 
 void ReadChatTools(JsonFields& fields, ToolRequest* out) {
@@ -207,7 +229,7 @@ void ReadMessageTools(JsonFields& fields, ToolRequest* out) {
   if (type == "tool") {
     const std::string name = ChosenName(inner, true);
     CheckDeclared(inner, name, *out);
-    if (!inner.failed()) Constrain(inner, "tool_choice", "tool_choice of one tool");
+    if (!inner.failed()) RequireOne(name, out);
   } else if (!inner.failed() && type != "any" && type != "auto" && type != "none") {
     inner.Fail(BadRequest(fmt::format("tool_choice.type is \"{}\"; it may be auto, any, tool or none", type),
                           "tool_choice.type"));

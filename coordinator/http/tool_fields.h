@@ -2,12 +2,14 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
 #include "coordinator/http/json_fields.h"
+#include "coordinator/service/service.h"
 #include "model/chat_template.h"
 #include "model/tool_reader.h"
 
@@ -15,13 +17,17 @@ namespace gyre::http {
 
 // What a request says of tools.
 struct ToolRequest {
-  boost::json::array tools;  // for the template: {"type": "function", "function": {...}} each
-  DeclaredTools declared;    // those that the model may call
-  bool parallel = true;      // more than one call in an answer
+  boost::json::array tools;                   // for the template: {"type": "function", "function": {...}} each
+  DeclaredTools declared;                     // those that the model may call
+  std::set<std::string, std::less<>> strict;  // those whose arguments obey their schemas in any answer
+  bool required = false;                      // the answer is calls
+  bool parallel = true;                       // more than one call in an answer
 
   bool any() const { return !declared.empty(); }
   // Puts the tools into the conversation.
   void Offer(Conversation* conversation) const;
+  // What the tools ask of the answer. REQUIRES: the other fields that ask for a form of it are read.
+  void Ask(Question* question) const;
 };
 
 // OpenAI's chat completions: tools, tool_choice, parallel_tool_calls.

@@ -151,14 +151,30 @@ Status Service::ReadPrompt(Question& question, Request* request) const {
   return absl::OkStatus();
 }
 
+Status Service::CompileGrammar(Question& question) const {
+  const std::optional<grammar::Source>& answer = question.grammar_source;
+  // The answer's form holds behind the header of its last message.
+  if (question.answer_format.channels && answer && IsJson(*answer) && !question.tool_calls) {
+    question.tool_calls.emplace(grammar::ToolCalls{.tools = {}, .required = false, .parallel = false, .answer = {}});
+  }
+  if (question.tool_calls) {
+    question.tool_calls->answer = std::exchange(question.grammar_source, std::nullopt);
+    GYRE_ASSIGN_OR_RETURN(question.grammar_source, ToolCallSource(*question.tool_calls, question.answer_format));
+    // Its grammar has the messages of an answer, reasoning too.
+    if (question.answer_format.channels) question.answer_format = {};
+  }
+  if (question.answer_format.tools == nullptr) question.one_call.reset();
+  if (!question.grammar_source) return absl::OkStatus();
+  GYRE_ASSIGN_OR_RETURN(question.grammar, grammars_->Get(question));
+  return absl::OkStatus();
+}
+
 StatusOr<Request> Service::MakeRequest(Question question) const {
   GYRE_RETURN_IF_ERROR(CheckSettings(question, limits_.requests, model_.spec().vocab));
   const bool chat = std::holds_alternative<ChatInput>(question.input);
   Request request;
-  if (question.grammar_source) {
-    GYRE_ASSIGN_OR_RETURN(question.grammar, grammars_->Get(question));
-  }
   GYRE_RETURN_IF_ERROR(ReadPrompt(question, &request));
+  GYRE_RETURN_IF_ERROR(CompileGrammar(question));
   if (request.prompt.size() > context_) {
     return OutOfRange("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
                       request.prompt.size(), context_);

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/work_pool.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/grammar/tool_calls.h"
 #include "coordinator/service/event_stream.h"
 #include "coordinator/service/grammars.h"
 #include "model/chat_template.h"
@@ -43,6 +44,9 @@ struct Question : RequestSettings {
   // The tokens of an earlier answer and its prompt. The input goes on behind them, without a begin-of-text token.
   std::vector<TokenId> before;
   std::vector<TokenId> generated;  // the text goes on behind these, which were drawn before
+  // Calls by a grammar, in the form of the model. A grammar_source beside them is the answer's without a call, if none
+  // is required.
+  std::optional<grammar::ToolCalls> tool_calls;
 };
 
 // What the model's maker recommends; the rest is as SamplingParams says.
@@ -76,7 +80,7 @@ class Service {
   // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kOutOfRange:
   // longer than the context, or than ServiceLimits::prompt_bytes. kResourceExhausted: the template makes too much.
   // kFailedPrecondition: the model has no tokenizer.
-  // Errors of Grammars::Get.
+  // Errors of Grammars::Get and ToolCallSource.
   StatusOr<Request> MakeRequest(Question question) const;
   // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
   // context.
@@ -109,6 +113,8 @@ class Service {
 
  private:
   Status ReadPrompt(Question& question, Request* request) const;
+  // REQUIRES: ReadPrompt, which finds the form of the answer.
+  Status CompileGrammar(Question& question) const;
   // REQUIRES: a model with a tokenizer.
   Status CheckIds(std::span<const TokenId> ids) const;
 

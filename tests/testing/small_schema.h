@@ -106,15 +106,18 @@ inline bool Obeys(const boost::json::value& schema, const boost::json::value& v)
   const json::object& s = schema.get_object();
   auto number = [&](const char* k) { return s.at(k).to_number<double>(); };
   if (const json::value* type = s.if_contains("type")) {
-    const std::string_view t = type->get_string();
+    const json::array types = type->is_array() ? type->get_array() : json::array{*type};
     const bool integer = v.is_number() && std::floor(v.to_number<double>()) == v.to_number<double>();
-    const bool is = t == "null"      ? v.is_null()
-                    : t == "boolean" ? v.is_bool()
-                    : t == "integer" ? integer
-                    : t == "number"  ? v.is_number()
-                    : t == "string"  ? v.is_string()
-                    : t == "array"   ? v.is_array()
-                                     : v.is_object();
+    bool is = false;
+    for (const json::value& t : types) {
+      is |= t == "null"      ? v.is_null()
+            : t == "boolean" ? v.is_bool()
+            : t == "integer" ? integer
+            : t == "number"  ? v.is_number()
+            : t == "string"  ? v.is_string()
+            : t == "array"   ? v.is_array()
+                             : v.is_object();
+    }
     if (!is) return false;
   }
   if (const json::value* c = s.if_contains("const"); c != nullptr && !SameJson(*c, v)) return false;
