@@ -181,7 +181,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   };
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_protocol(99); }), HasSubstr("protocol 99"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }),
-              HasSubstr("1 to 64 characters"));
+              HasSubstr("1 to 64 letters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("a\nb"); }), HasSubstr("letters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("local"); }), HasSubstr("own"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_ring_address("nowhere"); }), HasSubstr("HOST:PORT"));
@@ -227,7 +227,7 @@ class HostileCaller {
     Stranger stranger(address_);
     stranger.event.mutable_hello()->set_protocol(kControlProtocol);
     stranger.event.mutable_hello()->set_name(big_);
-    EXPECT_THAT(stranger.Refused(), HasSubstr("1 to 64 characters"));
+    EXPECT_THAT(stranger.Refused(), HasSubstr("1 to 64 letters"));
   }
   // The stream's first event is no hello.
   void AttachWithoutHello() {
