@@ -1,3 +1,4 @@
+import { useState } from 'preact/hooks';
 import { KeyForm } from '../shell/key_form';
 import { type Conversation, type Sampling, kServerSampling } from './conversation';
 import { readTools } from './tools';
@@ -100,8 +101,9 @@ function NumberField({
 function ToolsField({ conversation, onChange }: Pick<Props, 'conversation' | 'onChange'>) {
   const read = readTools(conversation.tools);
   const fault = typeof read === 'string' ? read : '';
+  const [open] = useState(conversation.tools !== ''); // at first: a field that gets empty stays in sight
   return (
-    <details class="more-settings" open={conversation.tools !== ''}>
+    <details class="more-settings" open={open}>
       <summary>Tools</summary>
       <div class="field">
         <label for="tools">Tools as JSON</label>
@@ -178,7 +180,7 @@ export function SettingsForm({ conversation, models, defaults, onChange, onDone 
           Leave all to the server
         </button>
       </div>
-      <ToolsField conversation={conversation} onChange={onChange} />
+      <ToolsField key={conversation.id} conversation={conversation} onChange={onChange} />
       <details class="more-settings">
         <summary>API key</summary>
         <KeyForm onDone={onDone} />
