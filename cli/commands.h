@@ -217,7 +217,8 @@ struct ServeCommandOptions {
   std::string weights_rate;  // as 50M
   std::string max_body = "8M";
   LogOptions log;
-  std::string trace;  // file; "" = none
+  std::string trace;   // file; "" = none
+  bool force = false;  // an existing trace is replaced
   std::string version;
   std::vector<std::pair<std::string, std::string>> flags;  // those of the engine that were given, for /v1/cluster
 };
