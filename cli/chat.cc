@@ -17,6 +17,7 @@
 #include "cli/answer_printer.h"
 #include "cli/chat_backend.h"
 #include "cli/chat_settings.h"
+#include "cli/chat_tools.h"
 #include "cli/commands.h"
 #include "cli/conversation_file.h"
 #include "cli/exit_code.h"
@@ -24,6 +25,7 @@
 #include "cli/session.h"
 #include "cli/tables.h"
 #include "cli/terminal.h"
+#include "coordinator/http/tool_fields.h"
 #include "fmt/core.h"
 #include "model/source_files.h"
 
@@ -43,6 +45,7 @@ constexpr ChatCommand kCommands[] = {
     {"/set", "NAME VALUE", "change a setting: /set temp 0.7, /set system TEXT, /set wrap off"},
     {"/show", "", "show the model, the system message and the settings"},
     {"/regenerate", "", "write the last answer again"},
+    {"/tools", "", "show the tools that the model may call"},
     {"/save", "FILE", "write the conversation to a file; /save! FILE overwrites one"},
     {"/load", "FILE", "go on with a conversation from a file"},
     {"/reset /clear", "", "clear the conversation"},
@@ -90,8 +93,13 @@ StatusOr<std::string> CommandNamed(const std::string& word) {
 
 class Chat {
  public:
-  Chat(ChatBackend& backend, const ChatOptions& options, const std::string& description)
-      : backend_(backend), options_(options), settings_(options, description) {
+  Chat(ChatBackend& backend, const ChatOptions& options, const std::string& description, ChatTools tools,
+       MessageReader& reader)
+      : backend_(backend),
+        options_(options),
+        reader_(reader),
+        settings_(options, description),
+        tools_(std::move(tools)) {
     Reset();
   }
 
@@ -114,6 +122,9 @@ class Chat {
     messages_.push_back(boost::json::object{{"role", role}, {"content", text}});
   }
   Status Say();
+  StatusOr<ChatAnswer> Answer();
+  void RunTools(const std::vector<ChatCall>& calls);
+  std::optional<ChatTools::Consent> Ask(const std::string& question);
   Status Regenerate();
   // nullopt: the chat ends.
   StatusOr<std::optional<std::string>> Command(const std::string& line);
@@ -121,7 +132,9 @@ class Chat {
 
   ChatBackend& backend_;
   const ChatOptions& options_;
+  MessageReader& reader_;
   ChatSettings settings_;
+  ChatTools tools_;
   boost::json::array messages_;
   int failures_ = 0;
   int64_t regenerated_ = 0;  // times, so that a given seed gives another answer each time
@@ -166,6 +179,7 @@ StatusOr<std::optional<std::string>> Chat::Command(const std::string& line) {
   if (command == "/status") return Table(backend_.FetchStatus(), FormatStatus);
   if (command == "/resize") return Table(backend_.Resize(rest), FormatChange);
   if (command == "/help") return Help();
+  if (command == "/tools") return tools_.List();
   if (command == "/save" || command == "/load") return FileCommand(command, rest);
   if (command == "/show") return settings_.Show(rest);
   if (command == "/regenerate") {
@@ -197,7 +211,11 @@ StatusOr<std::string> Chat::FileCommand(const std::string& word, const std::stri
 }
 
 Status Chat::Regenerate() {
-  while (!messages_.empty() && messages_.back().at("role").as_string() == "assistant") messages_.pop_back();
+  // With the calls of tools and their results.
+  const auto answers = [](const boost::json::value& m) {
+    return m.at("role") == "assistant" || m.at("role") == "tool";
+  };
+  while (!messages_.empty() && answers(messages_.back())) messages_.pop_back();
   if (messages_.empty() || messages_.back().at("role").as_string() != "user") {
     return FailedPrecondition("there is no question yet whose answer could be written again");
   }
@@ -205,28 +223,80 @@ Status Chat::Regenerate() {
   return Say();
 }
 
-// Answers the conversation's last message.
+// Answers the conversation's last message, and calls the tools that the answers ask for.
 Status Chat::Say() {
-  GenerateOptions generate = settings_.generate();
-  if (generate.seed >= 0) generate.seed += regenerated_;
-  AnswerPrinter printer(settings_.wrap());
-  GYRE_ASSIGN_OR_RETURN(const ChatAnswer answer,
-                        backend_.Answer(&messages_, generate,
-                                        [&](const std::string& text, bool thinks) { printer.Print(text, thinks); }));
-  printer.End();
-  fmt::print("\n{}", answer.stopped ? "[stopped]\n" : "");
-  std::fflush(stdout);
-  if (answer.usage && settings_.usage()) fmt::print(stderr, "[{}]\n", DescribeUsage(*answer.usage));
-  if (!answer.note.empty()) fmt::print(stderr, "[{}]\n", answer.note);
-  Add("assistant", answer.text);
+  for (uint32_t round = 0; round < options_.tool_rounds; ++round) {
+    GYRE_ASSIGN_OR_RETURN(const ChatAnswer answer, Answer());
+    if (answer.stopped || answer.calls.empty()) {
+      Add("assistant", answer.text);
+      return absl::OkStatus();
+    }
+    boost::json::array calls;
+    for (const ChatCall& call : answer.calls) calls.push_back(http::ToolCall(call.id, call.name, call.arguments));
+    boost::json::object message{{"role", "assistant"}, {"content", answer.text}, {"tool_calls", std::move(calls)}};
+    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+    messages_.push_back(std::move(message));
+    RunTools(answer.calls);
+    if (InterruptGuard::Interrupted()) {
+      fmt::print("[stopped]\n");
+      return absl::OkStatus();
+    }
+  }
+  fmt::print(stderr, "[the model called tools {} in a row, so the chat stops here; --tool-rounds N allows more]\n",
+             options_.tool_rounds == 1 ? "once" : fmt::format("{} times", options_.tool_rounds));
   return absl::OkStatus();
 }
 
-StatusOr<std::unique_ptr<ChatBackend>> OpenBackend(const ChatOptions& options) {
-  if (!options.ring.url.empty()) return OpenUrlBackend(options);
+// Each call has a result, also one that did not run: templates and servers want it.
+void Chat::RunTools(const std::vector<ChatCall>& calls) {
+  for (const ChatCall& call : calls) {
+    const std::string result = tools_.Run(
+        call, options_.ring.quiet, [this](const std::string& question) { return Ask(question); },
+        &InterruptGuard::Interrupted);
+    boost::json::object message = http::ToolResult(call.id, result);
+    message["name"] = call.name;
+    messages_.push_back(std::move(message));
+  }
+}
+
+// Anything but a clear yes is a no.
+std::optional<ChatTools::Consent> Chat::Ask(const std::string& question) {
+  if (!reader_.terminal()) return std::nullopt;
+  std::string answer;
+  if (reader_.Ask(question, &answer) != MessageReader::Result::kMessage) {
+    fmt::print("\n");
+    return ChatTools::Consent::kNo;
+  }
+  answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
+  if (answer == "a" || answer == "always") return ChatTools::Consent::kAlways;
+  return answer == "y" || answer == "yes" ? ChatTools::Consent::kYes : ChatTools::Consent::kNo;
+}
+
+StatusOr<ChatAnswer> Chat::Answer() {
+  GenerateOptions generate = settings_.generate();
+  if (generate.seed >= 0) generate.seed += regenerated_;
+  AnswerPrinter printer(settings_.wrap());
+  bool thought = false;
+  GYRE_ASSIGN_OR_RETURN(ChatAnswer answer,
+                        backend_.Answer(&messages_, generate, [&](const std::string& text, bool thinks) {
+                          printer.Print(text, thinks);
+                          thought |= thinks;
+                        }));
+  printer.End();
+  // An answer that only calls is no empty row.
+  if (!answer.text.empty() || answer.calls.empty() || (thought && reader_.terminal())) fmt::print("\n");
+  if (answer.stopped) fmt::print("[stopped]\n");
+  std::fflush(stdout);
+  if (answer.usage && settings_.usage()) fmt::print(stderr, "[{}]\n", DescribeUsage(*answer.usage));
+  if (!answer.note.empty()) fmt::print(stderr, "[{}]\n", answer.note);
+  return answer;
+}
+
+StatusOr<std::unique_ptr<ChatBackend>> OpenBackend(const ChatOptions& options, const boost::json::array& tools) {
+  if (!options.ring.url.empty()) return OpenUrlBackend(options, tools);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   GYRE_RETURN_IF_ERROR(CheckFlags(options.generate, target->facts()));
-  return MakeTargetBackend(std::move(target), options);
+  return MakeTargetBackend(std::move(target), options, tools);
 }
 
 }  // namespace
@@ -234,10 +304,15 @@ StatusOr<std::unique_ptr<ChatBackend>> OpenBackend(const ChatOptions& options) {
 Status ChatCommand(const ChatOptions& options) {
   UseUtf8();
   InterruptGuard guard(kExitInterrupted);
-  GYRE_ASSIGN_OR_RETURN(const auto backend, OpenBackend(options));
+  ChatTools tools;
+  if (!options.tools.empty()) {
+    if (options.generate.grammar) return UsageError("--tools can't go with a grammar: no call of a tool would obey it");
+    GYRE_ASSIGN_OR_RETURN(tools, ChatTools::Open(options.tools, options.allowed_tools));
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto backend, OpenBackend(options, tools.declared()));
   GYRE_ASSIGN_OR_RETURN(const std::string description, backend->Describe());
-  Chat chat(*backend, options, description);
   MessageReader reader(AllNames());
+  Chat chat(*backend, options, description, std::move(tools), reader);
   if (reader.terminal()) fmt::print("{}. /help lists the commands.\n", description);
   InterruptGuard::Begin();
   for (std::string message;;) {

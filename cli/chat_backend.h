@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "boost/json/array.hpp"
@@ -14,11 +15,20 @@
 
 namespace gyre {
 
+// A call of a tool.
+struct ChatCall {
+  std::string id, name;
+  std::string arguments;  // JSON, as the model wrote it
+};
+
 struct ChatAnswer {
   std::string text;
-  bool stopped = false;        // by Ctrl-C
-  std::optional<Usage> usage;  // absent: not told, or stopped
-  std::string note;            // why the answer is cut off; "" = it is not
+  bool stopped = false;         // by Ctrl-C
+  std::optional<Usage> usage;   // absent: not told, or stopped
+  std::string note;             // why the answer is cut off; "" = it is not
+  std::vector<ChatCall> calls;  // complete ones
+  // Behind which the calls stand, where the model reads it again with their results; "" elsewhere.
+  std::string reasoning;
 };
 
 // Not thread-safe.
@@ -28,7 +38,8 @@ class ChatBackend {
   using OnText = std::function<void(const std::string& text, bool thinks)>;
 
   virtual ~ChatBackend() = default;
-  // "demo.gguf (llama), with its own chat template", for the first line.
+  // "demo.gguf (llama), with its own chat template", for the first line. kUnimplemented: there are tools, and the model
+  // can't call them.
   virtual StatusOr<std::string> Describe() = 0;
   // The model's name in a file of a conversation.
   virtual std::string model() const = 0;
@@ -41,9 +52,11 @@ class ChatBackend {
 };
 
 // Answers with a model in this process, or through a coordinator over gRPC.
-std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options);
+// `tools`: as MakeChatPrompt has them; empty: none.
+std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options,
+                                               boost::json::array tools);
 // Answers through the OpenAI-compatible server at options.ring.url.
-StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options);
+StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options, boost::json::array tools);
 
 // The last part of a path.
 std::string FileName(const std::string& path);

@@ -4,36 +4,45 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <limits>
+#include <random>
 
 #include "base/counted.h"
 #include "cli/chat_backend.h"
 #include "cli/session.h"
+#include "coordinator/http/tool_fields.h"
 #include "fmt/core.h"
-#include "model/answer_splitter.h"
 #include "model/quoted.h"
+#include "model/tool_reader.h"
 
 namespace gyre {
 namespace {
 
+namespace json = boost::json;
+
 class TargetBackend : public ChatBackend {
  public:
-  TargetBackend(std::unique_ptr<Target> target, const ChatOptions& options)
-      : target_(std::move(target)), options_(options) {}
+  TargetBackend(std::unique_ptr<Target> target, const ChatOptions& options, json::array tools)
+      : target_(std::move(target)), options_(options) {
+    if (!tools.empty()) tools_ = std::move(tools);
+  }
 
   StatusOr<std::string> Describe() override {
-    boost::json::array probe{{{"role", "user"}, {"content", "?"}}};
-    GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, target_->Prompt(probe, options_.format));
+    const json::array probe{{{"role", "user"}, {"content", "?"}}};
+    GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, target_->Prompt(probe, tools_, options_.format));
+    if (!tools_.is_null() && prompt.answer.tools == nullptr) {
+      return Unimplemented(
+          "--tools: the form of this model's calls of tools is not known; docs/api.md lists those that are");
+    }
     return fmt::format("{} ({}), {}", model(), target_->facts().architecture,
                        prompt.format == "model" ? "with its own chat template" : prompt.format + " format");
   }
   std::string model() const override { return FileName(target_->facts().model); }
-  StatusOr<ChatAnswer> Answer(boost::json::array* messages, const GenerateOptions& options,
-                              const OnText& on_text) override;
+  StatusOr<ChatAnswer> Answer(json::array* messages, const GenerateOptions& options, const OnText& on_text) override;
   StatusOr<v1::StatusReply> FetchStatus() override { return target_->FetchStatus(); }
   StatusOr<v1::ChangeReply> Resize(const std::string& ranges) override { return target_->Resize(ranges); }
 
  private:
-  StatusOr<ChatPrompt> FitPrompt(boost::json::array* messages, int64_t n, uint32_t* room);
+  StatusOr<ChatPrompt> FitPrompt(json::array* messages, int64_t n, uint32_t* room);
   std::string MoreRoom() const {
     return fmt::format("/reset clears the conversation; {} gives it more room",
                        options_.ring.cluster.empty() ? "`gyre chat --ctx N`" : "`gyre serve --ctx N`");
@@ -41,20 +50,68 @@ class TargetBackend : public ChatBackend {
 
   const std::unique_ptr<Target> target_;
   const ChatOptions& options_;
+  json::value tools_;  // null: there are none
+  // A conversation from a file may have the calls of another chat.
+  const std::string calls_of_ = std::to_string(std::random_device{}());
+  uint64_t calls_ = 0;  // so far
 };
 
-// The conversation as ids, with room for an answer. If it is too long, the oldest messages are removed from it in
-// pairs, a question with its answer.
-StatusOr<ChatPrompt> TargetBackend::FitPrompt(boost::json::array* messages, int64_t n, uint32_t* room) {
+// A model's answer while it comes: what is shown, and what is kept.
+class AnswerReader {
+ public:
+  AnswerReader(AnswerFormat format, DeclaredTools tools, const ChatBackend::OnText& on_text, ChatAnswer* answer)
+      : reader_(std::move(format), std::move(tools)), on_text_(on_text), answer_(answer) {}
+
+  void Push(TokenId token, std::string_view text) { Take(reader_.Push(token, text)); }
+  void Finish(std::string_view text, bool cut) {
+    Take(reader_.Finish(text, cut));
+    // A call that was cut is none.
+    if (in_call_) answer_->calls.pop_back();
+    if (answer_->calls.empty()) answer_->reasoning.clear();
+  }
+
+ private:
+  void Take(const std::vector<AnswerDelta>& deltas) {
+    using Kind = AnswerDelta::Kind;
+    for (const AnswerDelta& delta : deltas) {
+      switch (delta.kind) {
+        case Kind::kContent: answer_->text += delta.text; break;
+        case Kind::kReasoning: answer_->reasoning += delta.text; break;
+        case Kind::kCall: answer_->calls.push_back({.name = delta.text}); break;
+        case Kind::kArguments: answer_->calls.back().arguments += delta.text; break;
+        case Kind::kCallEnd: break;
+      }
+      const bool shown = delta.kind == Kind::kContent || delta.kind == Kind::kReasoning;
+      if (shown) on_text_(delta.text, delta.kind == Kind::kReasoning);
+      in_call_ = !shown && delta.kind != Kind::kCallEnd;
+    }
+  }
+
+  ToolReader reader_;
+  const ChatBackend::OnText& on_text_;
+  ChatAnswer* const answer_;
+  bool in_call_ = false;  // the last one has not ended
+};
+
+// Where the second turn begins: a question, with all that belongs to it. Returns the end of the messages if there is
+// one turn only.
+json::array::iterator SecondTurn(json::array* messages, size_t first) {
+  const auto begin = messages->begin() + static_cast<std::ptrdiff_t>(std::min(first + 1, messages->size()));
+  return std::find_if(begin, messages->end(), [](const json::value& m) { return m.at("role") == "user"; });
+}
+
+// The conversation as ids, with room for an answer. If it is too long, the oldest turns are removed from it.
+StatusOr<ChatPrompt> TargetBackend::FitPrompt(json::array* messages, int64_t n, uint32_t* room) {
   const uint32_t context = target_->facts().context;
   uint32_t answer = std::max(1u, std::min(context / 8, 256u));
   if (n >= 0) answer = std::min(answer, static_cast<uint32_t>(std::max<int64_t>(n, 1)));
   const size_t first = messages->front().at("role").as_string() == "system" ? 1 : 0;
   size_t dropped = 0;
   for (;;) {
-    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_->Prompt(*messages, options_.format));
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_->Prompt(*messages, tools_, options_.format));
     const size_t size = prompt.ids.size();
-    const bool only_question = messages->size() <= first + 1;
+    const auto end = SecondTurn(messages, first);
+    const bool only_question = end == messages->end();
     if (size + answer <= context || (only_question && size < context)) {
       *room =
           target_->facts().context_shift ? std::numeric_limits<uint32_t>::max() : context - static_cast<uint32_t>(size);
@@ -65,17 +122,17 @@ StatusOr<ChatPrompt> TargetBackend::FitPrompt(boost::json::array* messages, int6
       return prompt;
     }
     if (only_question) {
-      return ResourceExhausted("the message has {} with its template, and the context holds {}; {}",
-                               Counted(size, "token"), context, MoreRoom());
+      const bool called = messages->back().at("role") != "user";
+      return ResourceExhausted("the message has {} with its template{}, and the context holds {}; {}",
+                               Counted(size, "token"), called ? " and the results of tools" : "", context, MoreRoom());
     }
     const auto begin = messages->begin() + static_cast<std::ptrdiff_t>(first);
-    const auto end = begin + std::min<std::ptrdiff_t>(2, messages->end() - begin - 1);
     dropped += static_cast<size_t>(end - begin);
     messages->erase(begin, end);
   }
 }
 
-StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const GenerateOptions& options,
+StatusOr<ChatAnswer> TargetBackend::Answer(json::array* messages, const GenerateOptions& options,
                                            const OnText& on_text) {
   uint32_t room = 0;
   const int64_t n = options.n;
@@ -93,19 +150,13 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
   request.jump_ahead = !options.no_jump_ahead;
   request.answer_format = prompt.answer;
   ChatAnswer answer;
-  AnswerSplitter splitter(std::move(prompt.answer));
-  const auto show = [&](const std::vector<AnswerSplitter::Piece>& pieces) {
-    for (const AnswerSplitter::Piece& piece : pieces) {
-      if (!piece.reasoning) answer.text += piece.text;
-      on_text(piece.text, piece.reasoning);
-    }
-  };
+  AnswerReader reader(std::move(prompt.answer), DeclareTools(tools_), on_text, &answer);
   const Status status = target_->Run(
       std::move(request),
       [&](const Event& event) {
-        if (const auto* token = std::get_if<TokenEvent>(&event)) show(splitter.Push(token->token, token->text));
+        if (const auto* token = std::get_if<TokenEvent>(&event)) reader.Push(token->token, token->text);
         if (const auto* finished = std::get_if<Finished>(&event)) {
-          show(splitter.Finish(finished->text));
+          reader.Finish(finished->text, finished->reason == FinishReason::kLength);
           answer.usage = finished->usage;
           if (finished->reason == FinishReason::kLength) {
             answer.note = n >= 0 && static_cast<uint64_t>(n) <= room
@@ -119,12 +170,13 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
           fmt::print(stderr, "\n[{}]\n", PrintableSentence(Message(waiting->why)));
         }
         if (std::holds_alternative<Cancelled>(event)) {
-          show(splitter.Finish(""));
+          reader.Finish("", true);
           answer.stopped = true;
         }
       },
       &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(status);
+  for (ChatCall& call : answer.calls) call.id = http::CallId("call_", calls_of_, 0, calls_++);
   return answer;
 }
 
@@ -135,8 +187,9 @@ std::string FileName(const std::string& path) {
   return trimmed.substr(trimmed.rfind('/') + 1);
 }
 
-std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options) {
-  return std::make_unique<TargetBackend>(std::move(target), options);
+std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options,
+                                               json::array tools) {
+  return std::make_unique<TargetBackend>(std::move(target), options, std::move(tools));
 }
 
 }  // namespace gyre

@@ -13,7 +13,8 @@ namespace {
 
 class UrlBackend : public ChatBackend {
  public:
-  explicit UrlBackend(std::unique_ptr<ApiClient> api) : api_(std::move(api)) {}
+  UrlBackend(std::unique_ptr<ApiClient> api, boost::json::array tools)
+      : api_(std::move(api)), tools_(std::move(tools)) {}
 
   StatusOr<std::string> Describe() override { return fmt::format("{} at {}", model(), FormatUrl(api_->http()->url())); }
   std::string model() const override { return api_->model().id; }
@@ -22,24 +23,32 @@ class UrlBackend : public ChatBackend {
                               const OnText& on_text) override {
     GYRE_ASSIGN_OR_RETURN(boost::json::object body, ApiFields(options));
     body["messages"] = *messages;
+    if (!tools_.empty()) body["tools"] = tools_;
     ChatAnswer answer;
+    ApiCalls calls;
+    Status wrong;
     const auto end = api_->Generate(
         std::move(body), true,
         [&](const ApiChunk& chunk) {
           if (!chunk.reasoning.empty()) on_text(chunk.reasoning, true);
           if (!chunk.text.empty()) on_text(chunk.text, false);
           answer.text += chunk.text;
+          if (wrong.ok()) wrong = calls.Take(chunk.calls);
         },
-        &InterruptGuard::Interrupted);
+        [&] { return !wrong.ok() || InterruptGuard::Interrupted(); });
+    GYRE_RETURN_IF_ERROR(wrong);
     answer.stopped = absl::IsCancelled(end.status());
     if (answer.stopped) return answer;
     GYRE_RETURN_IF_ERROR(end.status());
     answer.usage = UsageOf(*end);
+    for (ApiCall& call : calls.Finish(end->finish_reason == "length")) {
+      answer.calls.push_back({std::move(call.id), std::move(call.name), std::move(call.arguments)});
+    }
     if (end->finish_reason == "length") {
       answer.note = options.n >= 0 ? fmt::format("the answer is cut off after {} or at the context's end",
                                                  Counted(static_cast<uint64_t>(options.n), "token"))
                                    : "the answer is cut off: the server's limit. /reset clears the conversation";
-    } else if (!end->finish_reason.empty() && end->finish_reason != "stop") {
+    } else if (!end->finish_reason.empty() && end->finish_reason != "stop" && answer.calls.empty()) {
       answer.note = "the server ended the answer: " + end->finish_reason;
     }
     return answer;
@@ -55,14 +64,15 @@ class UrlBackend : public ChatBackend {
 
  private:
   const std::unique_ptr<ApiClient> api_;
+  const boost::json::array tools_;
 };
 
 }  // namespace
 
-StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options) {
+StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options, boost::json::array tools) {
   GYRE_RETURN_IF_ERROR(ApiFields(options.generate).status());
   GYRE_ASSIGN_OR_RETURN(auto api, OpenApi(options.ring));
-  return std::unique_ptr<ChatBackend>(std::make_unique<UrlBackend>(std::move(api)));
+  return std::unique_ptr<ChatBackend>(std::make_unique<UrlBackend>(std::move(api), std::move(tools)));
 }
 
 }  // namespace gyre

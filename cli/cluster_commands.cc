@@ -50,7 +50,7 @@ Action AddStatus(CLI::App* app) {
 
 Action AddLayers(CLI::App* app) {
   auto o = AddAdminFlags(app);
-  app->add_flag("--why", o->why, "say for each member why it has the layers that it has, or none, with the numbers");
+  app->add_flag("--why", o->why, "show for each member why it has its layers, or none, with the measured speeds");
   return [o] { return LayersCommand(*o); };
 }
 
@@ -114,7 +114,7 @@ Action AddCaIssue(CLI::App* app) {
       ->check(OwnersName());
   app->add_option("-o,--out", o->out, "the folder to write the identity to")->required()->type_name("FOLDER");
   AddKeyFlags(app, o.get());
-  app->add_flag("--renew", o->renew, "replace the identity in --out, where the name keeps its other certificates");
+  app->add_flag("--renew", o->renew, "replace the identity in --out; other certificates of this name stay valid");
   AddQuietFlag(app, &o->quiet);
   return [o] { return CaIssueCommand(*o); };
 }
@@ -131,7 +131,8 @@ Action AddCaRevoke(CLI::App* app) {
 Action AddCaToken(CLI::App* app) {
   auto o = AddCaFlags(app);
   app->add_option("--ttl", o->ttl, "time for which the token can be used, as 30m, 1h or 7d")->type_name("TIME");
-  app->add_option("--name", o->name, "the only worker's name that it is for (default: any that is free)")
+  app->add_option("--name", o->name,
+                  "the name of the only worker that may use it (default: a worker with any name that is free)")
       ->check(OwnersName());
   return [o] { return CaTokenCommand(*o); };
 }

@@ -79,7 +79,7 @@ void AddModelFlag(CLI::App* app, std::string* model) {
 }
 
 void AddCacheFlag(CLI::App* app, SourceOptions* o) {
-  app->add_option("--cache", o->cache, "the folder of models with a name (default: ~/.cache/gyre)")
+  app->add_option("--cache", o->cache, "the folder for models that were pulled (default: ~/.cache/gyre)")
       ->type_name("FOLDER");
 }
 
@@ -168,7 +168,8 @@ void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::strin
 
 CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional<Role> role) {
   return app
-      ->add_option("--identity", *identity, "the folder of the identity for TLS with the cluster, by `gyre ca issue`")
+      ->add_option("--identity", *identity,
+                   "the folder with this side's identity for TLS in the cluster, as `gyre ca issue` writes it")
       ->check(CLI::Validator(
           [role](std::string& folder) -> std::string {
             // A folder that can't be read is an error where it is opened, with the reason.
@@ -182,8 +183,9 @@ CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional
 }
 
 void AddInsecureFlag(CLI::App* app, std::string* insecure) {
-  app->add_flag("--insecure", *insecure,
-                "listen beyond loopback without TLS: --insecure=cluster,ring,http names what; alone, all of it");
+  app->add_flag(
+      "--insecure", *insecure,
+      "allow ports beyond loopback without TLS: those that --insecure=cluster,ring,http names, or all of them");
 }
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
@@ -217,7 +219,8 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   app->add_flag("--exact", o->exact,
                 "keep activations in f32 where weights are quantized or tiles multiply, which is slower");
-  app->add_flag("--no-prefix-cache", o->no_prefix_cache, "never reuse the KV cache of an equal beginning");
+  app->add_flag("--no-prefix-cache", o->no_prefix_cache,
+                "compute every prompt from its beginning, also where another one began with the same text");
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
   app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
@@ -228,8 +231,9 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
       ->add_option(
           "--transport", *transport,
           "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
-          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
-          "fails where it can't be had")
+          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; every other choice "
+          "fails "
+          "where it is not possible")
       ->check(CLI::IsMember(TransportPreferences()));
 }
 
@@ -256,7 +260,7 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
       ->check(Whole(1, 65536))
       ->type_name("N");
   app->add_flag("--kv-reserve", o->kv_reserve,
-                "hold KV cache for a whole context for each request from its beginning; fewer requests fit");
+                "reserve the KV cache of a whole context when a request begins, so that fewer requests fit");
 }
 
 void AddContextShiftFlags(CLI::App* app, ComputeOptions* o) {
@@ -283,11 +287,12 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
       ->type_name("N");
   AddEngineFlags(app, o);
   if (generates) AddContextShiftFlags(app, o);
-  auto* cluster = app->add_option("--cluster", o->cluster,
-                                  "ask the coordinator at HOST:PORT instead of running a MODEL here; of several, the "
-                                  "one that leads")
-                      ->check(Addresses())
-                      ->type_name("HOST:PORT,...");
+  auto* cluster =
+      app->add_option("--cluster", o->cluster,
+                      "ask the coordinator at HOST:PORT instead of running a MODEL here; of several addresses "
+                      "the coordinator that leads is asked")
+          ->check(Addresses())
+          ->type_name("HOST:PORT,...");
   // These flags say how a model runs here; a coordinator has its own.
   for (CLI::Option* option : app->get_options()) {
     if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);
@@ -298,7 +303,8 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
 
 void AddUrlFlags(CLI::App* app, TargetOptions* o) {
   const auto before = app->get_options();
-  auto* url = app->add_option("--url", o->url, "ask an OpenAI-compatible server, as http://127.0.0.1:8080, instead");
+  auto* url = app->add_option(
+      "--url", o->url, "ask an OpenAI-compatible server, as http://127.0.0.1:8080, instead of running a MODEL here");
   for (CLI::Option* option : before) {
     if (option != app->get_help_ptr() && option->get_name() != "--quiet") url->excludes(option);
   }

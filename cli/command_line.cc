@@ -45,10 +45,11 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
       ->type_name("FILE");
   app->add_option("--tls-cert", o->tls_cert, "HTTP over TLS: the certificate chain in PEM")->type_name("FILE");
   app->add_option("--tls-key", o->tls_key, "HTTP over TLS: the certificate's private key in PEM")->type_name("FILE");
-  app->add_option("--allow-host", o->allow_hosts, "a name under which clients reach this server (repeatable)")
+  app->add_option("--allow-host", o->allow_hosts,
+                  "a further name under which clients reach this server; others are refused (repeatable)")
       ->allow_extra_args(false)
       ->type_name("HOST");
-  app->add_option("--cors", o->cors, "let the pages of this server ask, as https://example.org (repeatable)")
+  app->add_option("--cors", o->cors, "let web pages from this address ask, as https://example.org (repeatable)")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
   app->add_option("--max-body", options->max_body, "maximum size of a request's body, as 8M")
@@ -109,9 +110,10 @@ Action AddServe(CLI::App* app) {
       ->needs(cluster)
       ->check(Size())
       ->type_name("SIZE");
-  app->add_option("--rebalance", o->serve.rebalance,
-                  "what becomes of a plan that is faster by what was measured: it is made (auto), proposed by `gyre "
-                  "status` and the page (ask), or not looked for (off)")
+  app->add_option(
+         "--rebalance", o->serve.rebalance,
+         "what happens when measured speeds show a faster plan: layers move (auto), or `gyre status` and the page "
+         "propose it (ask); off looks for none")
       ->check(CLI::IsMember({"auto", "ask", "off"}));
   app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
       ->needs(cluster);
@@ -141,7 +143,7 @@ Action AddServe(CLI::App* app) {
       ->needs(standby)
       ->check(Whole(2, 3600))
       ->type_name("S");
-  app->add_option("--etcd-ca", o->etcd_ca, "certificates that etcd's is checked against, with etcds://")
+  app->add_option("--etcd-ca", o->etcd_ca, "certificates by which etcd's own is checked, with etcds://")
       ->needs(standby)
       ->type_name("FILE");
   app->add_option("--etcd-cert", o->etcd_cert, "the certificate that proves to etcd who asks")
@@ -155,8 +157,11 @@ Action AddServe(CLI::App* app) {
   AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
-  app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
-      ->type_name("FILE");
+  CLI::Option* const trace =
+      app->add_option("--trace", o->trace,
+                      "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
+          ->type_name("FILE");
+  app->add_flag("--force", o->force, "overwrite the --trace file if it exists")->needs(trace);
   AddIdentityFlag(app, &o->identity, Role::kCoordinator)->needs(cluster);
   app->add_option("--cluster-ca", o->cluster_ca,
                   "the folder of the cluster's CA: workers join with its tokens, and its revocations count at once")
@@ -244,7 +249,7 @@ Action AddWorker(CLI::App* app) {
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source, "--hub-token");
   app->get_option("--cache")->description(
-      "the folder of models with a name and of weights that are fetched (default: ~/.cache/gyre)");
+      "the folder for models that were pulled and weights that are fetched (default: ~/.cache/gyre)");
   app->get_option("--cache-limit")
       ->description(
           "weights that are fetched take at most SIZE, as 100G; those that nobody uses go first. A pull does likewise "

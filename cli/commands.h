@@ -44,8 +44,11 @@ struct ChatOptions {
   GenerateOptions generate;
   GenerateFlags flags;  // for the chat's own commands
   std::string system;
-  std::string format;    // "" = by the vocabulary's markers
-  bool no_wrap = false;  // on a terminal, words break where a row ends
+  std::string format;                      // "" = by the vocabulary's markers
+  bool no_wrap = false;                    // on a terminal, words break where a row ends
+  std::string tools;                       // a file; "" = none
+  std::vector<std::string> allowed_tools;  // names: they run without a question
+  uint32_t tool_rounds = 10;               // answers with calls, one after the other, before the chat stops
 };
 Status ChatCommand(const ChatOptions& options);
 
@@ -218,7 +221,8 @@ struct ServeCommandOptions {
   std::string weights_rate;  // as 50M
   std::string max_body = "8M";
   LogOptions log;
-  std::string trace;  // file; "" = none
+  std::string trace;   // file; "" = none
+  bool force = false;  // an existing trace is replaced
   std::string version;
   std::vector<std::pair<std::string, std::string>> flags;  // those of the engine that were given, for /v1/cluster
 };

@@ -2,14 +2,30 @@
 
 #include <boost/json.hpp>
 #include <filesystem>
+#include <set>
 #include <span>
 
 #include "cli/session.h"
+#include "http_client/json_fields.h"
 
 namespace gyre {
 namespace {
 
 namespace json = boost::json;
+
+// Notes the ids of a message's calls. False: a call has another form.
+bool TakeCalls(const json::object& message, std::set<std::string>* ids) {
+  const json::value* calls = message.if_contains("tool_calls");
+  if (calls == nullptr) return true;
+  if (!calls->is_array()) return false;
+  for (const json::value& call : calls->get_array()) {
+    const json::value* function = FieldOf(call, "function");
+    const json::value* arguments = function == nullptr ? nullptr : FieldOf(*function, "arguments");
+    if (arguments == nullptr || !arguments->is_string() || TextOf(*function, "name").empty()) return false;
+    ids->insert(TextOf(call, "id"));
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -35,6 +51,7 @@ StatusOr<json::array> LoadConversation(const std::string& path) {
   if (messages == nullptr || !messages->is_array()) {
     return InvalidArgument("{}: expected JSON as /save writes it, an object with messages", path);
   }
+  std::set<std::string> called;  // ids of calls of tools
   for (size_t i = 0; i < messages->get_array().size(); ++i) {
     const json::value& m = messages->get_array()[i];
     for (const char* key : {"role", "content"}) {
@@ -45,9 +62,17 @@ StatusOr<json::array> LoadConversation(const std::string& path) {
       }
     }
     const json::string& role = m.at("role").get_string();
-    if (role != "user" && role != "assistant" && !(role == "system" && i == 0)) {
-      return InvalidArgument("{}: message {} is by '{}', expected user or assistant, or system at the beginning", path,
-                             i + 1, std::string(role));
+    if (role == "assistant" && !TakeCalls(m.get_object(), &called)) {
+      return InvalidArgument("{}: message {} has calls of tools in another form than OpenAI's API has them", path,
+                             i + 1);
+    }
+    if (role == "tool" && called.count(TextOf(m, "tool_call_id")) == 0) {
+      return InvalidArgument("{}: message {} is a tool's result, but no call before it has its tool_call_id", path,
+                             i + 1);
+    }
+    if (role != "user" && role != "assistant" && role != "tool" && !(role == "system" && i == 0)) {
+      return InvalidArgument("{}: message {} is by '{}', expected user, assistant or tool, or system at the beginning",
+                             path, i + 1, std::string(role));
     }
   }
   return messages->get_array();

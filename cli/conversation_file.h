@@ -1,4 +1,5 @@
-// Conversations in files: {"model": NAME, "messages": [{"role", "content"}, ...]}.
+// Conversations in files: {"model": NAME, "messages": [{"role", "content"}, ...]}; calls of tools and their
+// results as OpenAI's API has them.
 #pragma once
 
 #include <string>

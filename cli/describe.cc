@@ -90,15 +90,14 @@ std::string CommandHelp(const Command& command) {
 
 std::string ProgramHelp() {
   std::string out = fmt::format("{}\n\nUsage: gyre COMMAND [FLAGS]\n\nCommands:\n", kPurpose);
-  for (const Command& c : Commands()) out += fmt::format("  {:<12}{}\n", c.name, c.summary);
+  for (const Command& c : Commands()) out += fmt::format("  {:<14}{}\n", c.name, c.summary);
   out +=
       "\nNames of other programs do the same: list (models), rm (models rm), show (inspect), ps (status),\n"
       "download (pull).\n"
       "\nFlags:\n"
-      "  -h,--help   show this\n"
-      "  --version   show the version\n"
-      "  --config FILE\n"
-      "              read flags from a settings file\n\n"
+      "  -h,--help     show this\n"
+      "  --version     show the version\n"
+      "  --config FILE read flags from a settings file\n\n"
       "`gyre help COMMAND` explains a command and its flags.\n\n";
   return out + Wrapped(kSettings, 96) + kLog + "\n";
 }

@@ -140,13 +140,19 @@ StatusOr<Make> FromFlags(const GrammarCheckOptions& o, const grammar::JsonOption
   if (o.has_regex) return Make([o] { return grammar::RegexGrammar(o.regex); });
   if (!o.schema.empty()) {
     GYRE_ASSIGN_OR_RETURN(std::string schema, Content(o.schema));
-    return Make([schema = std::move(schema), options] {
-      return grammar::JsonSchemaGrammar(std::string_view(schema), options);
+    return Make([schema = std::move(schema), options, path = o.schema]() -> StatusOr<grammar::Grammar> {
+      auto grammar = grammar::JsonSchemaGrammar(std::string_view(schema), options);
+      if (!grammar.ok()) return Annotate(grammar.status(), path);
+      return grammar;
     });
   }
   if (!o.gbnf.empty()) {
     GYRE_ASSIGN_OR_RETURN(std::string gbnf, Content(o.gbnf));
-    return Make([gbnf = std::move(gbnf)] { return grammar::GbnfGrammar(gbnf); });
+    return Make([gbnf = std::move(gbnf), path = o.gbnf]() -> StatusOr<grammar::Grammar> {
+      auto grammar = grammar::GbnfGrammar(gbnf);
+      if (!grammar.ok()) return Annotate(grammar.status(), path);
+      return grammar;
+    });
   }
   return Make();
 }
@@ -179,6 +185,7 @@ Status CheckLines(Checker* checker, const Make& flags) {
     if (!make.ok()) return Annotate(make.status(), where);
     std::vector<std::string> texts;
     if (const JsonTree* list = tree->Find("texts")) {
+      if (!list->Is(JsonKind::kArray)) return InvalidArgument("{}: expected a list of texts as \"texts\"", where);
       for (const JsonTree& text : list->items) {
         if (!text.Is(JsonKind::kString)) return InvalidArgument("{}: expected a list of texts as \"texts\"", where);
         texts.push_back(text.text);

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,12 +17,15 @@
 
 #include "base/clock.h"
 #include "base/cpus.h"
+#include "cli/child_process.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/nearest.h"
 #include "cli/session.h"
 #include "cli/share_cores.h"
+#include "cli/shell_word.h"
 #include "fmt/core.h"
+#include "transport/fd.h"
 
 namespace gyre {
 namespace {
@@ -39,13 +41,6 @@ struct Process {
   bool running = false;
   int status = 0;
 };
-
-// Quotes a text for a remote shell.
-std::string Quoted(const std::string& text) {
-  std::string out = "'";
-  for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 StatusOr<std::vector<std::string>> Strings(const toml::table& table, const char* key, const std::string& where) {
   std::vector<std::string> out;
@@ -95,9 +90,8 @@ StatusOr<Process> MakeProcess(const LaunchOptions& options, const toml::table& t
     p.command.insert(p.command.end(), arguments.begin(), arguments.end());
   } else {
     // ssh gets a terminal at the other end, so that the remote process ends with the connection.
-    std::string remote = "exec " + Quoted(gyre.empty() ? "gyre" : gyre);
-    for (const std::string& a : arguments) remote += " " + Quoted(a);
-    p.command = {"ssh", "-tt", "-o", "BatchMode=yes", ssh, remote};
+    arguments.insert(arguments.begin(), gyre.empty() ? "gyre" : gyre);
+    p.command = {"ssh", "-tt", "-o", "BatchMode=yes", ssh, "exec " + ShellLine(arguments)};
   }
   return p;
 }
@@ -183,25 +177,11 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
 Status Spawn(Process* p) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return Unavailable("no pipe: {}", std::strerror(errno));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
-  // Each process has its own group: a Ctrl-C reaches only this process, which then ends the others in order.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  std::vector<char*> argv;
-  for (std::string& word : p->command) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const int error = posix_spawnp(&p->pid, argv[0], &actions, &attributes, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  close(ends[1]);
+  const Fd write_end(ends[1]);
   p->output = ends[0];
-  if (error != 0) return Unavailable("{}: {} can't be started: {}", p->name, p->command[0], std::strerror(error));
+  StatusOr<pid_t> pid = StartChild(p->command, {.out = write_end.get(), .err = write_end.get()});
+  if (!pid.ok()) return Annotate(pid.status(), p->name);
+  p->pid = *pid;
   p->running = true;
   return absl::OkStatus();
 }

@@ -156,6 +156,18 @@ Action AddChat(CLI::App* app) {
   AddFormatFlag(app, &o->format);
   app->get_option("--format")->excludes("--url");
   AddWrapFlag(app, &o->no_wrap);
+  CLI::Option* const tools =
+      app->add_option("--tools", o->tools, "a file with tools: programs that the model may call, each after your yes")
+          ->type_name("FILE");
+  app->add_option("--allow-tool", o->allowed_tools, "run this tool without a question (repeatable)")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->needs(tools);
+  app->add_option("--tool-rounds", o->tool_rounds,
+                  "number of answers with calls of tools after which the chat waits for you again")
+      ->check(Whole(1, 1000))
+      ->type_name("N")
+      ->needs(tools);
   return [o, app]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
     o->generate.given = GivenFlags(*app);

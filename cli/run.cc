@@ -82,7 +82,7 @@ StatusOr<ChatPrompt> MakePrompt(const RunOptions& o, const std::string& text, Ta
     return FailedPrecondition("{}: {}; use --ids FILE", target.facts().model, target.facts().tokenizer_note);
   }
   if (IsQuestion(o)) {
-    GYRE_ASSIGN_OR_RETURN(ChatPrompt asked, target.Prompt(Messages(o, text), ""));
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt asked, target.Prompt(Messages(o, text), nullptr, ""));
     if (o.chat || !o.system.empty() || asked.format == "model") return asked;
     if (!o.ring.quiet) fmt::print(stderr, "the model has no chat template, so it continues the text\n");
   }

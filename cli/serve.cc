@@ -136,9 +136,9 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
 class TraceFile {
  public:
   // model: the one that is served, whose files are never replaced.
-  static StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path, const std::string& model, Tracer& tracer) {
-    // A server that starts again writes a trace of its own, without a question.
-    StatusOr<OutFile> out = OutFile::Open(path, {.overwrite = true, .sources = SourceFiles(model)});
+  static StatusOr<std::unique_ptr<TraceFile>> Open(const ServeCommandOptions& options, const std::string& model,
+                                                   Tracer& tracer) {
+    StatusOr<OutFile> out = OutFile::Open(options.trace, {.overwrite = options.force, .sources = SourceFiles(model)});
     if (!out.ok()) return UsageError("--trace {}", Message(out.status()));
     return std::unique_ptr<TraceFile>(new TraceFile(*std::move(out), tracer));
   }
@@ -173,7 +173,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   ring_options.tracer = &tracer;
   std::unique_ptr<TraceFile> trace;
   if (!options.trace.empty()) {
-    GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options.trace, ring_options.model, tracer));
+    GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options, ring_options.model, tracer));
   }
   if (clustered) {
     // It may have to make its list of revoked certificates again.

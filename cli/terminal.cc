@@ -3,6 +3,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cli/session.h"
 #include "cli/terminal_signals.h"
@@ -346,6 +348,21 @@ MessageReader::Result MessageReader::ReadLine(bool first, std::string* line) {
     if (next == '\n') return Result::kMessage;
     *line += static_cast<char>(next);
   }
+}
+
+MessageReader::Result MessageReader::Ask(const std::string& question, std::string* answer) {
+  answer->clear();
+  if (editor_ == nullptr) return Result::kEnd;
+  input_->Drop();
+  tcflush(STDIN_FILENO, TCIFLUSH);
+  // The terminal edits this line, not the editor.
+  const std::function<void()> redraw = std::exchange(input_->on_redraw, {});
+  fmt::print("{}", question);
+  std::fflush(stdout);
+  int next = input_->Next();
+  for (; next >= 0 && next != '\n'; next = input_->Next()) *answer += static_cast<char>(next);
+  input_->on_redraw = redraw;
+  return next == Input::kInterrupted ? Result::kInterrupted : next == Input::kEnd ? Result::kEnd : Result::kMessage;
 }
 
 MessageReader::Result MessageReader::Read(std::string* message) {

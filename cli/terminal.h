@@ -26,6 +26,9 @@ class MessageReader {
   explicit MessageReader(std::vector<std::string> commands);
   ~MessageReader();
   Result Read(std::string* message);
+  // Asks on the terminal and takes one line; what was typed before is dropped, as it was no answer. kEnd: also where
+  // there is no terminal.
+  Result Ask(const std::string& question, std::string* answer);
   bool terminal() const { return editor_ != nullptr; }
 
  private:

@@ -61,7 +61,53 @@ void TakeContent(const json::value& message, ApiChunk* out) {
   }
 }
 
+void TakeCalls(const json::value& message, ApiChunk* out) {
+  const json::value* calls = FieldOf(message, "tool_calls");
+  if (calls == nullptr || !calls->is_array()) return;
+  for (const json::value& call : calls->get_array()) {
+    ApiChunk::CallPart& part = out->calls.emplace_back();
+    part.id = TextOf(call, "id");
+    if (const json::value* index = FieldOf(call, "index"); index != nullptr && index->is_int64()) {
+      part.index = index->get_int64();
+    }
+    const json::value* function = FieldOf(call, "function");
+    if (function == nullptr) continue;
+    part.name = TextOf(*function, "name");
+    const json::value* arguments = FieldOf(*function, "arguments");
+    // Some servers give them as an object.
+    if (arguments != nullptr && arguments->is_object()) part.arguments = json::serialize(*arguments);
+    if (arguments != nullptr && arguments->is_string()) part.arguments = std::string(arguments->get_string());
+  }
+}
+
 }  // namespace
+
+Status ApiCalls::Take(const std::vector<ApiChunk::CallPart>& parts) {
+  constexpr size_t kMostCalls = 128, kMostBytes = size_t{16} << 20;
+  for (const ApiChunk::CallPart& part : parts) {
+    bytes_ += part.id.size() + part.name.size() + part.arguments.size();
+    if (bytes_ > kMostBytes) return DataLoss("the server's calls of tools are longer than {} bytes", kMostBytes);
+    // Without a number a name begins a call.
+    const bool next = part.index < 0 ? !part.name.empty() : part.index == static_cast<int64_t>(calls_.size());
+    if (next && calls_.size() == kMostCalls) return DataLoss("the server sent more than {} calls of tools", kMostCalls);
+    if (next) calls_.emplace_back();
+    const size_t at = part.index < 0 ? calls_.size() - 1 : static_cast<size_t>(part.index);
+    if (calls_.empty() || at >= calls_.size()) return DataLoss("the server sent a part of a call that never began");
+    ApiCall& call = calls_[at];
+    if (call.id.empty()) call.id = part.id;
+    if (call.name.empty()) call.name = part.name;
+    call.arguments += part.arguments;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ApiCall> ApiCalls::Finish(bool cut) {
+  std::erase_if(calls_, [cut](const ApiCall& call) {
+    json::error_code error;
+    return cut && (!json::parse(call.arguments, error).is_object() || error);
+  });
+  return std::move(calls_);
+}
 
 StatusOr<ApiChunk> ParseApiChunk(std::string_view data, std::string_view event) {
   json::error_code error;
@@ -82,6 +128,7 @@ StatusOr<ApiChunk> ParseApiChunk(std::string_view data, std::string_view event) 
     if (part == nullptr) part = FieldOf(choice, "message");
     if (part != nullptr) {
       TakeContent(*part, &out);
+      TakeCalls(*part, &out);
       if (out.reasoning.empty()) out.reasoning = TextOf(*part, "reasoning_content");
       if (out.reasoning.empty()) out.reasoning = TextOf(*part, "reasoning");
     } else {

@@ -65,9 +65,11 @@ class RemoteTarget : public Target {
     return std::vector<TokenId>(reply.ids().begin(), reply.ids().end());
   }
 
-  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
+  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const boost::json::value& tools,
+                              const std::string& format) override {
     v1::PromptRequest request;
     request.set_messages(boost::json::serialize(messages));
+    if (!tools.is_null()) request.set_tools(boost::json::serialize(tools));
     request.set_format(format);
     v1::PromptReply reply;
     GYRE_RETURN_IF_ERROR(AskUntilThere(request, &v1::Inference::Stub::Prompt, &reply));

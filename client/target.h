@@ -47,7 +47,9 @@ class Target {
   }
   virtual StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) = 0;
   // `format`: a built-in template, "" = the model's own.
-  virtual StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) = 0;
+  // `tools`: as MakeChatPrompt has them, or null.
+  virtual StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const boost::json::value& tools,
+                                      const std::string& format) = 0;
 
   virtual StatusOr<v1::StatusReply> FetchStatus() = 0;
   // Returns when the new plan serves, or why it does not.

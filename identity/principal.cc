@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kRoles = {"coordinator", "worker", "client", "admin"};
 constexpr std::string_view kScheme = "gyre://";
-constexpr size_t kLongestName = 64;
 
 bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
@@ -24,16 +23,20 @@ StatusOr<Role> ParseRole(std::string_view name) {
   return InvalidArgument("there is no such role; expected coordinator, worker, client or admin");
 }
 
-Status CheckPrincipalName(std::string_view name) {
+Status CheckName(std::string_view name) {
   const bool begins = !name.empty() && IsNameCharacter(name[0]) && name[0] != '.' && name[0] != '-' && name[0] != '_';
-  const bool fits =
-      begins && !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), IsNameCharacter);
+  const bool fits = begins && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), IsNameCharacter);
   if (!fits) {
     return InvalidArgument("a name has 1 to {} letters, digits, '.', '_' or '-' and begins with a letter or digit",
                            kLongestName);
   }
+  return absl::OkStatus();
+}
+
+Status CheckPrincipalName(std::string_view name) {
+  GYRE_RETURN_IF_ERROR(CheckName(name));
   if (name == kLocalName || name == kCoordinatorName) {
-    return InvalidArgument("the name '{}' is the coordinator's own", std::string(name));
+    return InvalidArgument("the name '{}' is the coordinator's own, expected another one", std::string(name));
   }
   return absl::OkStatus();
 }

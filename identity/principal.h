@@ -1,6 +1,7 @@
 // The owner of a certificate: a role and a name in a cluster, as the URI gyre://CLUSTER/ROLE/NAME (docs/security.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,8 +27,12 @@ struct Principal {
 inline constexpr char kCoordinatorName[] = "coordinator";
 inline constexpr char kLocalName[] = "local";
 
-// A cluster's or owner's name has 1 to 64 letters, digits, '.', '_', '-', the first a letter or digit, and none of the
-// coordinator's own. kInvalidArgument.
+inline constexpr size_t kLongestName = 64;  // bytes
+
+// The rule for all names, of clusters, of identities' owners and of members: 1 to 64 letters, digits, '.', '_', '-',
+// the first a letter or digit. kInvalidArgument.
+Status CheckName(std::string_view name);
+// A cluster's or owner's name, and a worker's, is none of the coordinator's own either. kInvalidArgument.
 Status CheckPrincipalName(std::string_view name);
 
 std::string FormatPrincipal(const Principal& principal);  // the URI

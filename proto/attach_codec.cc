@@ -135,17 +135,14 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
   if (h.protocol() != kControlProtocol) {
     return FailedPrecondition("it speaks control protocol {}, expected {}", h.protocol(), kControlProtocol);
   }
-  GYRE_RETURN_IF_ERROR(CheckMemberName(h.name()));
-  if (h.name() == kLocalName || h.name() == kCoordinatorName) {
-    return InvalidArgument("the name '{}' is the coordinator's own: give the worker another --name", h.name());
-  }
+  GYRE_RETURN_IF_ERROR(CheckPrincipalName(h.name()));
   GYRE_ASSIGN_OR_RETURN(const RingAddress ring, ParseRingAddress(h.ring_address()));
   GYRE_RETURN_IF_ERROR(ParseHostPort(ring.tcp).status());
   GYRE_ASSIGN_OR_RETURN(const Transport transport, DecodeTransport(h.transport()));
   if (h.threads() == 0 || h.threads() > kMaxThreads) {
     return InvalidArgument("{} threads, expected 1 to {}", h.threads(), kMaxThreads);
   }
-  GYRE_RETURN_IF_ERROR(CheckPrintable("instruction set", h.isa(), kMaxName));
+  GYRE_RETURN_IF_ERROR(CheckPrintable("instruction set", h.isa(), kLongestName));
   GYRE_RETURN_IF_ERROR(CheckPrintable("version", h.version(), kMaxShortText));
   if (h.has_holds()) GYRE_RETURN_IF_ERROR(Annotate(CheckLayers(h.holds()), "what it holds"));
   if (h.last_step() > kMaxStep) return InvalidArgument("step {}, at most {}", h.last_step(), kMaxStep);
@@ -180,7 +177,7 @@ void EncodeWelcome(const Welcome& w, v1::Welcome* out) {
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
-  GYRE_RETURN_IF_ERROR(CheckMemberName(w.name()));
+  GYRE_RETURN_IF_ERROR(CheckName(w.name()));
   Welcome welcome{
       .name = w.name(), .term = w.term(), .resumed = w.resumed(), .received = w.received(), .weights_key = {}};
   if (w.weights_key().empty()) return welcome;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/ring_address.h"
+#include "identity/principal.h"
 
 namespace gyre {
 
@@ -32,7 +33,7 @@ void EncodeSource(const WeightSource& source, v1::WeightSource* out) {
 }
 
 StatusOr<WeightSource> DecodeSource(const v1::WeightSource& s) {
-  GYRE_RETURN_IF_ERROR(CheckMemberName(s.name()));
+  GYRE_RETURN_IF_ERROR(CheckName(s.name()));
   GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
   return WeightSource{s.name(), s.address()};
 }
@@ -42,18 +43,6 @@ StatusOr<Transport> DecodeTransport(uint32_t number) {
   const auto transport = static_cast<Transport>(std::min(number, uint32_t{0xFF}));
   if (!IsTransportPreference(transport)) return InvalidArgument("links over carrier {}, which is unknown here", number);
   return transport;
-}
-
-Status CheckMemberName(const std::string& name) {
-  if (name.empty() || name.size() > kMaxName) {
-    return InvalidArgument("a name has 1 to {} characters, not {}", kMaxName, name.size());
-  }
-  const bool fine = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.';
-  });
-  if (!fine) return InvalidArgument("a name has letters, digits, '-', '_' and '.' only");
-  return absl::OkStatus();
 }
 
 Status CheckPlanAddress(const std::string& address) {

@@ -18,7 +18,6 @@ namespace gyre {
 // These limits, and those of the codecs, are far beyond any cluster, and small enough that a hostile message costs
 // little.
 inline constexpr int kMostLayers = 1 << 16;
-inline constexpr size_t kMaxName = 64;  // bytes of a member's, or of an instruction set's
 
 void EncodeRange(LayerRange range, v1::LayerRange* out);
 LayerRange RangeOf(const v1::LayerRange& range);
@@ -34,8 +33,6 @@ StatusOr<WeightSource> DecodeSource(const v1::WeightSource& source);
 
 // kInvalidArgument: a carrier that is unknown here.
 StatusOr<Transport> DecodeTransport(uint32_t number);
-// A member's name: 1 to kMaxName letters, digits, '-', '_' and '.'.
-Status CheckMemberName(const std::string& name);
 // An address in a plan: "" for a member in the coordinator's process, ":PORT" for the host that the worker joined at.
 Status CheckPlanAddress(const std::string& address);
 // A text that goes to logs and terminals: printable ASCII only. `what`: its name in the message.

@@ -6,6 +6,7 @@
 
 #include "base/kv_type.h"
 #include "base/plan.h"
+#include "identity/principal.h"
 #include "proto/codec_parts.h"
 
 namespace gyre {
@@ -51,14 +52,14 @@ StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
   std::vector<Assignment> assignments;
   for (const v1::Stage& s : p.stages()) {
     GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
-    GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+    GYRE_RETURN_IF_ERROR(CheckName(s.worker()));
     GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
     assignments.push_back({s.worker(), s.address(), RangeOf(s.layers())});
   }
   plan.stages = MakeStages(assignments);
   for (int i = 0; i < p.stages_size(); ++i) {
     const std::string& holder = p.stages(i).replicated_by();
-    if (!holder.empty()) GYRE_RETURN_IF_ERROR(CheckMemberName(holder));
+    if (!holder.empty()) GYRE_RETURN_IF_ERROR(CheckName(holder));
     plan.stages[static_cast<size_t>(i)].replicated_by = holder;
   }
   if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
@@ -76,7 +77,7 @@ void EncodeLayerSource(const LayerSource& s, v1::LayerSource* out) {
 
 StatusOr<LayerSource> DecodeLayerSource(const v1::LayerSource& s) {
   GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
-  GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+  GYRE_RETURN_IF_ERROR(CheckName(s.worker()));
   GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
   return LayerSource{RangeOf(s.layers()), s.worker(), s.address(), s.replica()};
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/transport.h"
+#include "identity/principal.h"
 #include "proto/codec_parts.h"
 #include "proto/convert.h"
 
@@ -151,7 +152,7 @@ StatusOr<StageProbed> DecodeProbed(const v1::Probed& probed) {
   }
   StageProbed out;
   for (const v1::LinkSpeed& l : probed.links()) {
-    GYRE_RETURN_IF_ERROR(CheckMemberName(l.to()));
+    GYRE_RETURN_IF_ERROR(CheckName(l.to()));
     out.links.push_back({.to = l.to(),
                          .failure = CutUtf8(l.failure(), kMaxFailure),
                          .round_trip_us = std::min(l.round_trip_us(), kMaxMicros),

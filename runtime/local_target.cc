@@ -35,9 +35,11 @@ class LocalTarget : public Target {
     return runtime_->service().Tokenize(text, options);
   }
 
-  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
+  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const boost::json::value& tools,
+                              const std::string& format) override {
     ChatInput chat{.format = format};
     chat.conversation.messages = messages;
+    chat.conversation.tools = tools;
     return runtime_->service().Prompt(chat);
   }
 

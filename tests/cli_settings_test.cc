@@ -242,6 +242,9 @@ TEST(CommandLineTest, HelpExplains) {
   const Ended all = Gyre({"--help"});
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
+  for (const char* longest : {"grammar check", "parse-answer"}) {
+    EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + longest + " ")) << "the name and its text are two words";
+  }
   for (const char* command :
        {"run",      "chat",     "serve",  "worker",     "launch",  "status",  "layers",   "resize",
         "drain",    "undrain",  "remove", "estimate",   "inspect", "bench",   "quantize", "convert",

@@ -230,6 +230,28 @@ TEST(ChunkTest, BothEndpointsAndTheirEnds) {
   EXPECT_EQ(chunk->usage->completion_tokens, 9u);
   EXPECT_EQ(chunk->usage->cached_tokens, 4u);
   EXPECT_FALSE(chunk->answers);
+  // Calls of tools, in parts of several streams' kinds.
+  ApiCalls calls;
+  const auto take = [&calls](const std::string& parts) {
+    const auto chunk = ParseApiChunk(R"({"choices":[{"delta":{"tool_calls":)" + parts + "}}]}");
+    EXPECT_TRUE(chunk.ok()) << chunk.status();
+    return calls.Take(chunk->calls);
+  };
+  EXPECT_TRUE(take(R"([{"index":0,"id":"a","function":{"name":"f","arguments":""}}])").ok());
+  EXPECT_TRUE(
+      take(R"([{"index":0,"function":{"arguments":"{\"x\":"}},{"index":1,"id":"b","function":{"name":"g"}}])").ok());
+  EXPECT_TRUE(take(R"([{"index":0,"function":{"arguments":"1}"}}])").ok());
+  EXPECT_TRUE(take(R"([{"id":"c","function":{"name":"h","arguments":{"y":2}}}])").ok()) << "without a number, whole";
+  EXPECT_TRUE(take(R"([{"index":3,"id":"d","function":{"name":"i","arguments":"{\"cut"}}])").ok());
+  EXPECT_EQ(take(R"([{"index":5,"function":{"arguments":"x"}}])").code(), absl::StatusCode::kDataLoss);
+  const std::vector<ApiCall> whole = calls.Finish(true);
+  ASSERT_EQ(whole.size(), 2u) << "a call that was cut is none, and one without arguments may be cut";
+  EXPECT_EQ(whole[0].id + whole[0].name + whole[0].arguments, R"(af{"x":1})");
+  EXPECT_EQ(whole[1].id + whole[1].name + whole[1].arguments, R"(ch{"y":2})");
+  EXPECT_EQ(ApiCalls().Take({ApiChunk::CallPart{}}).code(), absl::StatusCode::kDataLoss) << "it never began";
+  EXPECT_EQ(ApiCalls().Take(std::vector<ApiChunk::CallPart>(200, {{"", "f", ""}, -1})).code(),
+            absl::StatusCode::kDataLoss);
+
   EXPECT_EQ(ParseApiChunk("<html>").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ParseApiChunk("[1]").status().code(), absl::StatusCode::kDataLoss);
   const auto failed = ParseApiChunk(R"({"error":{"message":"the ring broke","type":"server_error","code":503}})");

@@ -69,7 +69,8 @@ TEST_F(ClusterDetachTest, AProcessThatIsGoneIsNotWaitedFor) {
     w.Advance(milliseconds(20));
     w.FindGone("w1");
     EXPECT_THAT(w.forgotten, ElementsAre("w1"));
-    EXPECT_EQ(Message(w.engine.losses[0]), "worker w1 with layers 0-3 is gone: its process is gone: its stream ended");
+    EXPECT_EQ(Message(w.engine.losses[0]),
+              "worker w1 with layers 0-3 is gone: its process has ended (its stream ended)");
     EXPECT_TRUE(w.engine.crashed);
     w.Advance(milliseconds(100));
     EXPECT_EQ(w.text(), "serving");

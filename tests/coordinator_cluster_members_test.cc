@@ -191,6 +191,10 @@ TEST(MemberNamesTest, NamesAreUniqueAndStayWithTheInstance) {
   EXPECT_EQ(names.Take("w", 0).name, "w-4") << "nobody knows whether it is the same";
   EXPECT_EQ(names.Take("", 0).name, "worker");
   EXPECT_EQ(names.Take("", 0).name, "worker-2");
+  // A number makes no name longer than names may be.
+  const std::string longest(64, 'x');
+  EXPECT_EQ(names.Take(longest, 0).name, longest);
+  EXPECT_EQ(names.Take(longest, 0).name, std::string(62, 'x') + "-2");
   const Membership again = names.Take("w", 11);
   EXPECT_EQ(again.name, "w");
   EXPECT_GT(again.id, first.id);

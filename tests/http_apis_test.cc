@@ -10,7 +10,7 @@
 #include "coordinator/http/openai.h"
 #include "fmt/format.h"
 #include "model/weights.h"
-#include "runtime/runtime.h"
+#include "tests/testing/demo_runtime.h"
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/http_api.h"
 #include "tests/testing/tiny_model.h"
@@ -21,22 +21,8 @@ namespace {
 namespace json = boost::json;
 using ::testing::HasSubstr;
 
-class ApisTest : public ::testing::Test {
+class ApisTest : public gyre::testing::DemoRuntimeTest {
  protected:
-  static void SetUpTestSuite() {
-    RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 4;
-    auto runtime = Runtime::Open(options);
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = runtime->release();
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
   ApisTest() : api_(runtime_->service()) {
     api_.context.engine_stats = [] { return runtime_->engine().stats(); };
     AddAnthropicRoutes(api_.router, api_.context);
@@ -53,10 +39,8 @@ class ApisTest : public ::testing::Test {
     return out;
   }
 
-  static Runtime* runtime_;
   ApiCaller api_;
 };
-Runtime* ApisTest::runtime_ = nullptr;
 
 constexpr char kMessages[] = "/v1/messages";
 

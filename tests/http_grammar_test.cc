@@ -4,6 +4,7 @@
 
 #include <regex>
 
+#include "tests/testing/demo_runtime.h"
 #include "tests/testing/http_api.h"
 #include "tests/testing/live_server.h"
 #include "tests/testing/sanitized.h"
@@ -22,23 +23,8 @@ constexpr char kChat[] = "/v1/chat/completions", kText[] = "/v1/completions", kR
                kMessages[] = "/v1/messages", kLlama[] = "/completion", kOllama[] = "/api/chat",
                kOllamaText[] = "/api/generate";
 
-class HttpGrammarTest : public ::testing::Test {
+class HttpGrammarTest : public testing::DemoRuntimeTest {
  protected:
-  static void SetUpTestSuite() {
-    RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 8;
-    auto ring = Runtime::Open(options);
-    ASSERT_TRUE(ring.ok()) << ring.status();
-    ring_ = ring->release();
-  }
-  static void TearDownTestSuite() {
-    delete ring_;
-    ring_ = nullptr;
-  }
-
   // A request with these further fields; hot, so that only the grammar gives the answer its form. The white space that
   // a grammar allows fits the limit of tokens, whatever the seed is.
   static std::string Body(const std::string& path, const std::string& fields) {
@@ -73,8 +59,7 @@ class HttpGrammarTest : public ::testing::Test {
     return answer.status == 200 ? TextIn(path, answer.body) : "";
   }
 
-  static inline Runtime* ring_ = nullptr;
-  LiveServer server_{*ring_};
+  LiveServer server_{*runtime_};
 };
 
 TEST_F(HttpGrammarTest, EachFieldOfEachApiGivesTheAnswerItsForm) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/testing/demo_runtime.h"
 #include "tests/testing/http_api.h"
 #include "tests/testing/http_server_rig.h"
 #include "tests/testing/live_server.h"
@@ -26,24 +27,10 @@ using testing::Soon;
 
 constexpr char kGood[] = R"({"model":"demo","temperature":0,"max_tokens":12,"prompt":"What is Gyre?"})";
 
-class HttpMalformedTest : public ::testing::Test {
+class HttpMalformedTest : public testing::DemoRuntimeTest {
  protected:
-  static void SetUpTestSuite() {
-    RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 4;
-    auto ring = Runtime::Open(options);
-    ASSERT_TRUE(ring.ok()) << ring.status();
-    ring_ = ring->release();
-  }
-  static void TearDownTestSuite() {
-    delete ring_;
-    ring_ = nullptr;
-  }
   void Serve(const http::ServerLimits& limits = {}) {
-    server_ = std::make_unique<LiveServer>(*ring_, limits);
+    server_ = std::make_unique<LiveServer>(*runtime_, limits);
     expected_ = Text();
     ASSERT_NE(expected_, "");
   }
@@ -52,9 +39,9 @@ class HttpMalformedTest : public ::testing::Test {
     EXPECT_EQ(server_->Ask("GET", "/health").status, 200);
     EXPECT_EQ(Text(), expected_);
     EXPECT_TRUE(Soon([&] { return server_->server().stats().active == 0; }));
-    EXPECT_TRUE(Soon([&] { return ring_->service().streams().streams() == 0; }));
-    EXPECT_TRUE(Soon([&] { return ring_->engine().stats().sequences.empty(); }));
-    EXPECT_TRUE(ring_->engine().CheckIntegrity().ok()) << ring_->engine().CheckIntegrity();
+    EXPECT_TRUE(Soon([&] { return runtime_->service().streams().streams() == 0; }));
+    EXPECT_TRUE(Soon([&] { return runtime_->engine().stats().sequences.empty(); }));
+    EXPECT_TRUE(runtime_->engine().CheckIntegrity().ok()) << runtime_->engine().CheckIntegrity();
     for (const auto& r : server_->records()) EXPECT_NE(r.status, 500) << r.method << " " << r.path;
     server_.reset();
   }
@@ -80,7 +67,6 @@ class HttpMalformedTest : public ::testing::Test {
     EXPECT_EQ(client.Answer().status, 200) << shown;
   }
 
-  static inline Runtime* ring_ = nullptr;
   std::unique_ptr<LiveServer> server_;
   std::string expected_;
 };

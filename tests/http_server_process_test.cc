@@ -332,5 +332,23 @@ TEST(ServeHttpTest, TheModelIsCalledAsItsFile) {
   EXPECT_EQ(ModelName("model"), "model");
 }
 
+// A trace is a file of the user's: another one with its name is not replaced unasked.
+TEST(ServeHttpTest, ATraceOverwritesNoFileUnasked) {
+  const testing::TextFile file("mine");
+  const Ended refused = Gyre({"serve", kServedModel, "--http", "127.0.0.1:0", "--trace", file.path()});
+  EXPECT_EQ(refused.code, 2) << refused.text;
+  EXPECT_THAT(refused.text, HasSubstr("--trace " + file.path() + ": the file exists already; --force overwrites it"));
+  const auto content = [&] {
+    std::ifstream in(file.path());
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  EXPECT_EQ(content(), "mine");
+  EXPECT_EQ(Gyre({"serve", kServedModel, "--http", "127.0.0.1:0", "--force"}).code, 2) << "it is about the trace";
+  Served server({"--trace", file.path(), "--force"});
+  server.process().Kill(SIGTERM);
+  EXPECT_EQ(server.process().Wait(seconds(60)), 0) << server.process().output();
+  EXPECT_THAT(content(), HasSubstr("traceEvents"));
+}
+
 }  // namespace
 }  // namespace gyre

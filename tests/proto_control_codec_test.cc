@@ -172,11 +172,14 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
   };
   EXPECT_EQ(refused([](auto*) {}), "taken in");
   EXPECT_THAT(refused([](auto* h) { h->set_protocol(4); }), HasSubstr("control protocol 4, expected 5"));
-  EXPECT_THAT(refused([](auto* h) { h->set_name(""); }), HasSubstr("1 to 64 characters"));
-  EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("not 65"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name(""); }), HasSubstr("1 to 64 letters"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(refused([](auto* h) { h->set_name("a\xFF"); }), HasSubstr("letters"));
+  for (const char* first : {".w", "-w", "_w"}) {
+    EXPECT_THAT(refused([&](auto* h) { h->set_name(first); }), HasSubstr("begins with a letter or digit")) << first;
+  }
   EXPECT_THAT(refused([](auto* h) { h->set_name("local"); }), HasSubstr("own"));
-  EXPECT_THAT(refused([](auto* h) { h->set_name("coordinator"); }), HasSubstr("give the worker another --name"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name("coordinator"); }), HasSubstr("is the coordinator's own"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:99999"); }), HasSubstr("the port is 99999"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a\n:1"); }), HasSubstr("control characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));

@@ -209,7 +209,7 @@ TEST_F(LocalTest, CallsToACoordinatorThatDoesNotAnswerEndWhenTheUserStopsThem) {
   EXPECT_TRUE(encode().ok());
   ring.serve().Kill(SIGSTOP);
   stops(encode, "");
-  stops([&] { return (*there)->Prompt({{{"role", "user"}, {"content", "a"}}}, "").status(); }, "");
+  stops([&] { return (*there)->Prompt({{{"role", "user"}, {"content", "a"}}}, nullptr, "").status(); }, "");
   stops([&] { return (*there)->Resize("0").status(); }, "; the change may still be made");
   ring.serve().Kill(SIGKILL);
   stops(encode, "");

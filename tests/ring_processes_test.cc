@@ -227,6 +227,20 @@ TEST_F(ProcessesTest, WorkersOutliveTheirCoordinator) {
   auto target = OpenRemote(address);
   ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_TRUE((*target)->Run(Ask(1, 96, 5), [](const Event&) {}).ok());
+  // One that ends in order says so, and is no loss.
+  const auto losses = [&ring](size_t i) {
+    const std::string said = ring.worker(i).output();
+    size_t n = 0;
+    for (size_t at = 0; (at = said.find("lost the coordinator", at)) != std::string::npos; ++at) ++n;
+    return n;
+  };
+  ring.serve().Kill(SIGTERM);
+  EXPECT_EQ(ring.serve().Wait(seconds(60)), 0);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(ring.worker(i).WaitFor("the coordinator at " + address + " has stopped; waiting for it").has_value())
+        << i;
+    EXPECT_EQ(losses(i), 1u) << ring.worker(i).output();
+  }
 }
 
 // A worker with little memory joins: the KV cache is cut, the running texts begin again on it and go on unchanged.

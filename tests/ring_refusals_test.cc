@@ -182,7 +182,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   };
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_protocol(99); }), HasSubstr("protocol 99"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }),
-              HasSubstr("1 to 64 characters"));
+              HasSubstr("1 to 64 letters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("a\nb"); }), HasSubstr("letters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("local"); }), HasSubstr("own"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_ring_address("nowhere"); }), HasSubstr("HOST:PORT"));
@@ -229,7 +229,7 @@ class HostileCaller {
     UnauthenticatedPeer unauthenticated(address_);
     unauthenticated.event.mutable_hello()->set_protocol(kControlProtocol);
     unauthenticated.event.mutable_hello()->set_name(big_);
-    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("1 to 64 characters"));
+    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("1 to 64 letters"));
   }
   // The stream's first event is no hello.
   void AttachWithoutHello() {

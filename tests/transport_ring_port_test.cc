@@ -281,18 +281,69 @@ TEST(RingPortTest, BulkLinksOfThePlanThatServesAreAlwaysTaken) {
   b->SetBulkHandler("w2", {});
 }
 
+// A link whose hello came in, and the end of who dials it.
+std::pair<UnclaimedLink, Fd> Arrived(LinkRole role, Epoch epoch, const RingKey& key = SampleHello().key) {
+  Hello hello = SampleHello();
+  hello.role = role;
+  hello.epoch = epoch;
+  hello.key = key;
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  return {UnclaimedLink{.hello = *DecodeHello(EncodeHello(hello)), .connection = {.socket = Fd(ends[0])}}, Fd(ends[1])};
+}
+
+// A plan that is over has no key here any more, so nobody who comes for it can have a wrong one.
+TEST(UnclaimedLinksTest, WhoComesForAPlanThatIsOverIsLateAndNoUnauthenticatedPeer) {
+  std::vector<std::string> late, unauthenticated;
+  UnclaimedLinks links({.timeout = seconds(60),
+                        .unverified = {},
+                        .max_verified = 8,
+                        .on_refused = [&](const Caller&, const std::string& why, bool is_late) {
+                          (is_late ? late : unauthenticated).push_back(why);
+                        }});
+  const auto at = [](uint64_t number) { return Epoch{.term = 5, .number = number}; };
+  const RingKey key = SampleHello().key;
+  links.SetKey(at(2), key);
+  std::vector<Fd> dialers;
+  const auto comes = [&](Epoch epoch, const RingKey& with = SampleHello().key) {
+    for (const LinkRole role : {LinkRole::kRing, LinkRole::kBulk}) {
+      auto [link, dialer] = Arrived(role, epoch, with);
+      dialers.push_back(std::move(dialer));
+      links.Add(&link);
+    }
+  };
+  // It waits for plan 3, which is given up before this process hears of it.
+  comes(at(3));
+  EXPECT_EQ(links.size(), 2u);
+  links.SetKey(at(4), key);
+  EXPECT_EQ(links.size(), 0u);
+  EXPECT_EQ(late.size(), 2u);
+  // A plan that was cancelled, and one whose key had to go.
+  links.Cancel(at(4));
+  comes(at(4));
+  links.SetKey(at(5), key);
+  comes(at(2));
+  EXPECT_EQ(late.size(), 6u);
+  // A link that the last term's key let in.
+  auto [old, dials] = Arrived(LinkRole::kRing, at(5));
+  EXPECT_EQ(links.Add(&old), Arrival::kWaits);
+  links.SetKey({.term = 6, .number = 1}, key);
+  EXPECT_EQ(late.size(), 7u);
+  EXPECT_THAT(late, ::testing::Each("its hello has a plan that is over"));
+  EXPECT_TRUE(unauthenticated.empty());
+  RingKey wrong = key;
+  wrong[0] ^= 1;
+  comes({.term = 6, .number = 1}, wrong);
+  EXPECT_EQ(unauthenticated, std::vector<std::string>(2, "its hello has a wrong key"));
+  EXPECT_EQ(late.size(), 7u);
+}
+
 // A bulk link whose hello comes just before its plan's key waits for it; one that comes just after never does, as
 // nobody would look for it any more. Whichever comes first, one of the two calls hands the link on.
 TEST(UnclaimedLinksTest, ABulkLinkIsHandedOnWheneverItsKeyComes) {
   UnclaimedLinks links({.timeout = seconds(60), .unverified = {}, .max_verified = 8, .on_refused = {}});
   const auto bulk = [](uint64_t plan) {
-    Hello hello = SampleHello();
-    hello.role = LinkRole::kBulk;
-    hello.epoch.number = plan;
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    return std::pair(UnclaimedLink{.hello = *DecodeHello(EncodeHello(hello)), .connection = {.socket = Fd(ends[0])}},
-                     Fd(ends[1]));
+    return Arrived(LinkRole::kBulk, {.term = SampleHello().epoch.term, .number = plan});
   };
   const Hello sample = SampleHello();
   links.SetKey({sample.epoch.term, 1}, sample.key);

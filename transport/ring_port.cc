@@ -28,7 +28,8 @@ class Port : public RingPort {
         unclaimed_({.timeout = options.unclaimed_timeout,
                     .unverified = options.unverified,
                     .max_verified = options.max_unclaimed,
-                    .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); }}),
+                    .on_refused = [this](const Caller& caller, const std::string& why,
+                                         bool late) { Refused(caller, why, late); }}),
         carriers_({.options = options_, .host_id = host_id_, .cancelled = cancelled_}),
         dialer_(options_, carriers_, peers_) {}
 
@@ -79,7 +80,8 @@ class Port : public RingPort {
   void OnTick();
 
   void OnBulk(Connection connection, const Hello& hello);
-  void Refused(const Caller& caller, const std::string& why);
+  // late: as UnclaimedLinks::Options has it.
+  void Refused(const Caller& caller, const std::string& why, bool late = false);
 
   const RingPortOptions options_;
   const std::string host_id_ = HostId();
@@ -143,7 +145,8 @@ void Port::OnHello(Connection connection, Hello hello) {
     // It has not heard its coordinator's welcome yet. The peer, which has, tries again soon and is not unauthenticated.
     if (!key) return;
     if (!Proves(hello, *key)) {
-      Refused(caller, "its hello for weights has a wrong key");
+      // It may be a worker that heard of the coordinator's restart before this process, or has not yet.
+      Refused(caller, "its hello for weights has the key of another start of a coordinator");
       SendReply(connection.socket.get(), connection.tls.get(),
                 {.refusal = "it gives no weights to links with this key"}, hello)
           .IgnoreError();
@@ -163,8 +166,9 @@ void Port::OnHello(Connection connection, Hello hello) {
 
 // The first refusal is logged at once, later ones as one line per minute with their number. It is counted before the
 // peer hears of it, so that whoever was refused finds itself in the count.
-void Port::Refused(const Caller& caller, const std::string& why) {
+void Port::Refused(const Caller& caller, const std::string& why, bool late) {
   const uint64_t refused = ++refused_;
+  if (late) return Log(LogLevel::kDebug, "ring port {}: {} comes late: {}", TcpPart(address_), caller.peer, why);
   {
     MutexLock lock(&log_mutex_);
     const Deadline now = Clock::now();

@@ -8,6 +8,11 @@
 #include <vector>
 
 namespace gyre {
+namespace {
+
+constexpr char kPlanIsOver[] = "its hello has a plan that is over";
+
+}  // namespace
 
 bool StillWaits(int socket) {
   char byte;
@@ -23,7 +28,8 @@ KeyCheck UnclaimedLinks::Check(Hello* hello) const {
   if (newest_ == 0 || hello->epoch.term != term_) return KeyCheck::kUnknownTerm;
   if (hello->epoch.number > newest_) return KeyCheck::kUnknownPlan;
   const auto it = keys_.find(hello->epoch.number);
-  if (it == keys_.end() || !Proves(*hello, it->second)) return KeyCheck::kWrong;
+  if (it == keys_.end()) return KeyCheck::kGone;
+  if (!Proves(*hello, it->second)) return KeyCheck::kWrong;
   hello->key = it->second;
   return KeyCheck::kRight;
 }
@@ -34,6 +40,7 @@ Arrival UnclaimedLinks::Add(UnclaimedLink* link) {
   const Caller caller = link->connection.caller;
   Links displaced;
   const char* wrong = nullptr;
+  bool late = false;
   {
     MutexLock lock(&mutex_);
     const KeyCheck check = inside ? KeyCheck::kRight : Check(&link->hello);
@@ -42,6 +49,9 @@ Arrival UnclaimedLinks::Add(UnclaimedLink* link) {
     if (bulk && link->verified) return Arrival::kReady;
     if (check == KeyCheck::kWrong) {
       wrong = "its hello has a wrong key";
+    } else if (check == KeyCheck::kGone) {
+      wrong = kPlanIsOver;
+      late = true;
     } else if (bulk && check == KeyCheck::kUnknownTerm) {
       wrong = "its hello has a term whose key is not known here";
     } else if (CancelledLocked(link->hello.epoch)) {
@@ -61,7 +71,7 @@ Arrival UnclaimedLinks::Add(UnclaimedLink* link) {
     }
   }
   Refuse(displaced, "too many links wait for the key of their plan");
-  if (wrong != nullptr) options_.on_refused(caller, wrong);
+  if (wrong != nullptr) options_.on_refused(caller, wrong, late);
   return wrong != nullptr ? Arrival::kRefused : Arrival::kWaits;
 }
 
@@ -90,8 +100,8 @@ UnclaimedLinks::Links UnclaimedLinks::Take(const std::function<bool(const Unclai
   return taken;
 }
 
-void UnclaimedLinks::Refuse(const Links& links, const char* why) {
-  for (const UnclaimedLink& l : links) options_.on_refused(l.connection.caller, why);
+void UnclaimedLinks::Refuse(const Links& links, const char* why, bool late) {
+  for (const UnclaimedLink& l : links) options_.on_refused(l.connection.caller, why, late);
 }
 
 void UnclaimedLinks::DropDead() {
@@ -118,7 +128,7 @@ void UnclaimedLinks::DropDead() {
 }
 
 std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& key) {
-  Links wrong, bulk;
+  Links wrong, late, bulk;
   {
     MutexLock lock(&mutex_);
     if (CancelledLocked(epoch)) return {};
@@ -131,19 +141,20 @@ std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& ke
     newest_ = std::max(newest_, epoch.number);
     keys_[epoch.number] = key;
     while (keys_.size() > kKeys) keys_.erase(keys_.begin());
-    std::set<uint64_t> refused;
+    std::set<uint64_t> refused, gone;
     for (UnclaimedLink& l : links_) {
       if (l.link != nullptr) continue;
       const KeyCheck check = Check(&l.hello);
-      if (check == KeyCheck::kWrong || (check != KeyCheck::kRight && l.hello.epoch.term != term_ && l.verified)) {
-        refused.insert(l.id);
-      }
+      if (check == KeyCheck::kWrong) refused.insert(l.id);
+      if (check == KeyCheck::kGone || (check == KeyCheck::kUnknownTerm && l.verified)) gone.insert(l.id);
       l.verified = check == KeyCheck::kRight;
     }
     wrong = Take([&refused](const UnclaimedLink& l) { return refused.count(l.id) > 0; });
+    late = Take([&gone](const UnclaimedLink& l) { return gone.count(l.id) > 0; });
     bulk = Take([](const UnclaimedLink& l) { return l.hello.role == LinkRole::kBulk && l.verified; });
   }
   Refuse(wrong, "its hello has a wrong key");
+  Refuse(late, kPlanIsOver, true);
   return {std::make_move_iterator(bulk.begin()), std::make_move_iterator(bulk.end())};
 }
 

@@ -36,11 +36,11 @@ struct UnclaimedLink {
 // Whether the connection still waits: a waiting dialer sends nothing, so readable bytes are its end, or garbage.
 bool StillWaits(int socket);
 
-// kUnknownPlan: of the known term, and newer than all plans that are or were. kWrong: also of a plan that is
-// gone.
-enum class KeyCheck { kUnknownTerm, kUnknownPlan, kWrong, kRight };
+// kUnknownPlan: of the known term, and newer than all plans that are or were. kGone: of a plan that is over, so its key
+// is not known any more.
+enum class KeyCheck { kUnknownTerm, kUnknownPlan, kGone, kWrong, kRight };
 
-// kRefused: the plan was given up, the key is wrong, or too many wait. kReady: it is a bulk link with the right key, so
+// kRefused: the plan is over, the key is wrong, or too many wait. kReady: it is a bulk link with the right key, so
 // it does not wait.
 enum class Arrival { kWaits, kRefused, kReady };
 
@@ -51,7 +51,8 @@ class UnclaimedLinks {
     Duration timeout;            // for links whose plan has no known key
     AdmissionLimits unverified;  // for the same ones
     size_t max_verified = 0;     // links whose key is right
-    std::function<void(const Caller&, const std::string& why)> on_refused;
+    // late: the caller is a member whose plan ended meanwhile, as far as anybody can tell, and not unauthenticated.
+    std::function<void(const Caller&, const std::string& why, bool late)> on_refused;
   };
   explicit UnclaimedLinks(Options options) : options_(std::move(options)) {}
 
@@ -60,7 +61,7 @@ class UnclaimedLinks {
   Arrival Add(UnclaimedLink* link);
   // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
   StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
-  // Drops links with another key of this plan, and those that were verified by another term's. Returns the
+  // Drops links with another key of this plan, those of plans that are over, and those of another term. Returns the
   // bulk links that waited for this key.
   std::vector<UnclaimedLink> SetKey(Epoch epoch, const RingKey& key);
   // Ends waits for a hop of this epoch or an older one of the term, and drops its links and keys.
@@ -91,7 +92,7 @@ class UnclaimedLinks {
   // Moves the links that satisfy `which` out of the list.
   Links Take(const std::function<bool(const UnclaimedLink&)>& which) GYRE_REQUIRES(mutex_);
   Links MakeRoom(const UnclaimedLink& newcomer) GYRE_REQUIRES(mutex_);
-  void Refuse(const Links& links, const char* why);
+  void Refuse(const Links& links, const char* why, bool late = false);
 
   const Options options_;
   mutable Mutex mutex_;

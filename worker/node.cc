@@ -375,7 +375,7 @@ Status Node::Stay(grpc::ClientContext& context, NodeReports::Stream& stream) {
   membership_.Detach(Clock::now());
   GYRE_RETURN_IF_ERROR(worker_.Fatal());
   if (stopped_() || dismissed_) return absl::OkStatus();
-  Say(Message(status) == kCoordinatorStops ? fmt::format("the coordinator at {} has ended; waiting for it", at_)
+  Say(Message(status) == kCoordinatorStops ? fmt::format("the coordinator at {} has stopped; waiting for it", at_)
                                            : fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
   return absl::OkStatus();
 }

@@ -375,9 +375,12 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
     }
     layers.push_back(std::move(layer));
   }
-  Log(LogLevel::kInfo, "{}: plan {}: loaded {} of {}{}", options_.name, epoch.number, loaded,
-      Counted(static_cast<uint64_t>(range.size()), "layer"),
-      static_cast<uint64_t>(loaded) < static_cast<uint64_t>(range.size()) ? "; the others were here" : "");
+  const auto all = static_cast<uint64_t>(range.size());
+  const char* const rest = static_cast<uint64_t>(loaded) == all ? ""
+                           : loaded == 0                        ? "; all were here already"
+                                                                : "; the others were here already";
+  Log(LogLevel::kInfo, "{}: plan {}: loaded {} of {}{}", options_.name, epoch.number, loaded, Counted(all, "layer"),
+      rest);
   return layers;
 }
 

@@ -296,7 +296,8 @@ void Cluster::Impl::Stop() {
     inbox_.Close();
     thread_.join();
     wiring_->Stop();
-    for (auto& [id, control] : controls_) control->SetEventSink({});
+    // Their calls are not hung up here: the server's end tells the workers why.
+    for (auto& [id, control] : controls_) control->SetEventSink([](const StageEvent&) {});
     controls_.clear();
   }
   End(Unavailable("the coordinator stops"));

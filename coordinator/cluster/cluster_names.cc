@@ -1,5 +1,7 @@
 #include "coordinator/cluster/cluster_names.h"
 
+#include "identity/principal.h"
+
 namespace gyre {
 
 Membership MemberNames::Take(const std::string& wanted, uint64_t instance) {
@@ -11,7 +13,11 @@ Membership MemberNames::Take(const std::string& wanted, uint64_t instance) {
   }
   const std::string base = wanted.empty() ? "worker" : wanted;
   std::string name = base;
-  for (int i = 2; owners_.count(name) > 0; ++i) name = fmt::format("{}-{}", base, i);
+  for (int i = 2; owners_.count(name) > 0; ++i) {
+    const std::string number = fmt::format("-{}", i);
+    // A name that is too long would be refused by everybody who hears it.
+    name = base.substr(0, kLongestName - number.size()) + number;
+  }
   owners_[name] = {id, instance};
   return {name, id};
 }

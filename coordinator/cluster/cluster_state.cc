@@ -163,7 +163,8 @@ ClusterState::Actions ClusterState::FoundGone(const Membership& member, Deadline
   if (member.id == 0) {
     adoption_.FoundGone(member.name);
   } else if (const Member* m = roster_.Find(member.id); m != nullptr && !m->control.cut().ok()) {
-    RemoveLost(m->info.name, Annotate(m->control.cut(), "its process is gone"), now);
+    const Status& cut = m->control.cut();
+    RemoveLost(m->info.name, MakeStatus(cut.code(), "its process has ended ({})", Message(cut)), now);
   }
   return Settle(now);
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr size_t kLongestName = 200;
+constexpr size_t kLongestKeyName = 200;
 
 std::string ToBase64(const std::string& bytes) { return absl::Base64Escape(bytes); }
 
@@ -201,10 +201,10 @@ StatusOr<EtcdOptions> ParseEtcdUrl(const std::string& text) {
   GYRE_ASSIGN_OR_RETURN(out.hosts, ParseAddresses(rest.substr(0, slash)));
   if (slash == std::string::npos) return out;
   out.name = rest.substr(slash + 1);
-  const bool fine =
-      !out.name.empty() && out.name.size() <= kLongestName && std::all_of(out.name.begin(), out.name.end(), [](char c) {
-        return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-      });
+  const bool fine = !out.name.empty() && out.name.size() <= kLongestKeyName &&
+                    std::all_of(out.name.begin(), out.name.end(), [](char c) {
+                      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+                    });
   if (!fine) {
     return InvalidArgument("'{}': a name of letters, digits, '-', '_' and '.' stands behind the addresses", text);
   }

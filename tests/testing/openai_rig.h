@@ -8,29 +8,15 @@
 #include <vector>
 
 #include "coordinator/http/openai.h"
-#include "runtime/runtime.h"
+#include "tests/testing/demo_runtime.h"
 #include "tests/testing/http_api.h"
 
 namespace gyre::http {
 
 namespace json = boost::json;
 
-class OpenAiRig : public ::testing::Test {
+class OpenAiRig : public gyre::testing::DemoRuntimeTest {
  protected:
-  static void SetUpTestSuite() {
-    RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 4;
-    auto runtime = Runtime::Open(options);
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = runtime->release();
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
   OpenAiRig() : api_(runtime_->service()) { AddOpenAiRoutes(api_.router, api_.context); }
   ~OpenAiRig() override { EXPECT_TRUE(runtime_->engine().CheckIntegrity().ok()); }
 
@@ -88,7 +74,6 @@ class OpenAiRig : public ::testing::Test {
   }
   static std::string Ids(const std::vector<TokenId>& ids) { return json::serialize(json::value_from(ids)); }
 
-  static inline Runtime* runtime_ = nullptr;
   ApiCaller api_;
 };
 

@@ -15,8 +15,8 @@ export const launch = () =>
 
 export const phone = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
-// A page of its own storage. `faults` collects what the page must never do.
-export async function open(browser, place = 'chat', options = {}) {
+// A page of its own storage, of the server `at`. `faults` collects what the page must never do.
+export async function open(browser, place = 'chat', options = {}, at = url) {
   // Scripts of the tests run beside the page's policy; what the page itself does is still held to it.
   const context = await browser.newContext({ viewport: { width: 1320, height: 1000 }, ...options });
   const page = await context.newPage();
@@ -24,7 +24,7 @@ export async function open(browser, place = 'chat', options = {}) {
   page.faults = [];
   page.on('pageerror', (error) => page.faults.push(`error: ${error.message}`));
   page.on('request', (request) => {
-    if (new URL(request.url()).origin !== url && !request.url().startsWith('blob:')) {
+    if (new URL(request.url()).origin !== at && !request.url().startsWith('blob:')) {
       page.faults.push(`request to ${request.url()}`);
     }
   });
@@ -34,7 +34,7 @@ export async function open(browser, place = 'chat', options = {}) {
       page.faults.push(`console: ${message.text()}`);
     }
   });
-  await page.goto(`${url}/#/${place}`);
+  await page.goto(`${at}/#/${place}`);
   return page;
 }
 
@@ -43,6 +43,9 @@ export async function shot(page, name) {
   mkdirSync(process.env.GYRE_SHOTS, { recursive: true });
   await page.screenshot({ path: `${process.env.GYRE_SHOTS}/${name}.png` });
 }
+
+// A server whose model calls tools; "": there is none.
+export const callsUrl = process.env.GYRE_CALLS_URL ?? '';
 
 // What axe-core finds wrong, as lines.
 export async function accessibilityFaults(page) {

@@ -5,6 +5,7 @@ import {
   accessibilityFaults,
   answers,
   ask,
+  callsUrl,
   chooseSettings,
   finished,
   keptConversation,
@@ -96,6 +97,55 @@ test('an answer is stopped, written again, and a question edited', async () => {
     ['user', 'assistant'],
   );
   assert.deepEqual(page.faults, []);
+});
+
+test('calls of tools are shown folded, and none runs', { skip: callsUrl === '' && 'no model calls tools' }, async () => {
+  const page = await open(browser, 'chat', {}, callsUrl);
+  const parameters = { type: 'object', properties: { city: { type: 'string' } } };
+  const tools = [{ type: 'function', function: { name: 'get_weather', parameters } }];
+  const writeTools = async (text) => {
+    await page.getByRole('button', { name: /Settings of this conversation/ }).click();
+    const folded = page.locator('details', { has: page.getByLabel('Tools as JSON') });
+    await folded.waitFor();
+    if (!(await folded.evaluate((details) => details.open))) await folded.locator('summary').click();
+    await page.getByLabel('Tools as JSON').fill(text);
+  };
+  await writeTools('[{');
+  await page.getByText('The tools are not JSON').waitFor();
+  await shot(page, 'chat-tools-settings');
+  await page.keyboard.press('Escape');
+  await message(page).fill('How is the weather?');
+  await page.keyboard.press('Enter');
+  await page.getByRole('alert').getByText('The tools are not JSON').waitFor();
+  await writeTools(JSON.stringify(tools));
+  await page.keyboard.press('Escape');
+  const requests = [];
+  page.on('request', (request) => request.url().endsWith('/chat/completions') && requests.push(request.postDataJSON()));
+  const turn = await ask(page, 'How is the weather?');
+  assert.deepEqual(requests[0].tools, tools);
+  assert.deepEqual(
+    turn.calls.map((call) => [call.name, JSON.parse(call.arguments)]),
+    [
+      ['get_weather', { city: 'Paris' }],
+      ['get_weather', { city: 'Oslo' }],
+    ],
+  );
+  const calls = page.locator('.answer .call');
+  assert.equal(await calls.count(), 2);
+  assert.equal(await calls.first().locator('pre').isVisible(), false);
+  await calls.first().locator('summary').click();
+  assert.match(await calls.first().locator('pre').textContent(), /"city": "Paris"/);
+  await page.getByText('This page shows calls of tools and runs none.').waitFor();
+  await shot(page, 'chat-calls');
+  // They are still there when the page is opened again.
+  await page.reload();
+  assert.equal(await page.locator('.answer .call').count(), 2);
+  assert.equal(requests.length, 1);
+  assert.deepEqual(page.faults, []);
+  await page.locator('.answer .call summary').first().click();
+  assert.deepEqual(await accessibilityFaults(page), []);
+  await writeTools('[{');
+  assert.deepEqual(await accessibilityFaults(page), []);
 });
 
 test('conversations stay in the browser', async () => {

@@ -39,3 +39,18 @@ it('throws what the server reports in the stream', () => {
   );
   expect(() => reader.take('{', 1)).toThrow('not JSON');
 });
+
+it('puts calls of tools together', () => {
+  const reader = new AnswerReader(0);
+  reader.take(chunk({ content: 'I look.' }), 1);
+  const begun = { index: 0, id: 'call_1', type: 'function', function: { name: 'get_weather', arguments: '' } };
+  reader.take(chunk({ tool_calls: [begun] }), 2);
+  reader.take(chunk({ tool_calls: [{ index: 0, function: { arguments: '{"city":"Oslo"}' } }] }), 3);
+  reader.take(chunk({}, 'tool_calls'), 4);
+  expect(reader).toMatchObject({
+    content: 'I look.',
+    calls: [{ name: 'get_weather', arguments: '{"city":"Oslo"}' }],
+    ending: 'stop',
+  });
+  expect(reader.stats()).toMatchObject({ answerTokens: 3 });
+});

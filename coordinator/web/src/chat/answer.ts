@@ -17,13 +17,20 @@ import {
   serversSampling,
 } from './conversation';
 import type { Conversations } from './conversations';
+import { type Call, type CallPart, readTools, withParts } from './tools';
 
 const kFrameMs = 33;
 // Tokens that come in one packet have no rate that means anything.
 const kShortest = 0.1; // seconds
 
+interface Delta {
+  content?: string | null;
+  reasoning_content?: string | null;
+  tool_calls?: CallPart[] | null;
+}
+
 interface Chunk {
-  choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
+  choices?: { delta?: Delta; finish_reason?: string | null }[];
   usage?: {
     prompt_tokens?: number;
     completion_tokens?: number;
@@ -35,6 +42,7 @@ interface Chunk {
 export class AnswerReader {
   content = '';
   reasoning = '';
+  calls: Call[] = [];
   ending: Ending = null;
   private pieces = 0;
   private firstAt: number | null = null;
@@ -55,8 +63,9 @@ export class AnswerReader {
     const fault = errorMessage(chunk);
     if (fault) throw new ApiError(fault, 200);
     const choice = chunk.choices?.[0];
-    const { content, reasoning_content: reasoning } = choice?.delta ?? {};
-    if (content || reasoning) {
+    const { content, reasoning_content: reasoning, tool_calls: parts } = choice?.delta ?? {};
+    if (parts) this.calls = withParts(this.calls, parts);
+    if (content || reasoning || parts) {
       this.content += content ?? '';
       this.reasoning += reasoning ?? '';
       this.pieces++;
@@ -136,12 +145,14 @@ export class Answers {
       const begin = performance.now();
       // The text is drawn before the next timer runs. Long texts are drawn less often, so that the page stays quick.
       setTimeout(() => (pause = Math.max(kFrameMs, 3 * (performance.now() - begin))));
-      const { content, reasoning } = reader;
-      const change = (t: Turn): Turn => ({ ...t, content, reasoning, stats: reader.stats(), ...more });
+      const { content, reasoning, calls } = reader;
+      const change = (t: Turn): Turn => ({ ...t, content, reasoning, calls, stats: reader.stats(), ...more });
       this.conversations.change(id, (c) => changeTurn(c, turn.id, change), true);
     };
     let last: Partial<Turn>;
     try {
+      const tools = readTools(conversation.tools);
+      if (typeof tools === 'string') throw new ApiError(tools, 0);
       if (this.models.get().length === 0) await this.loadModels();
       const body = JSON.stringify(requestOf(conversation, this.models.get()[0] ?? ''));
       const response = await request('/v1/chat/completions', { method: 'POST', body, signal });

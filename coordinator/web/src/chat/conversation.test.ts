@@ -50,6 +50,18 @@ describe('a conversation', () => {
     expect(requestOf(failed, '').messages.map((m) => m.role)).toEqual(['user', 'assistant', 'user', 'user']);
   });
 
+  it('declares the tools that can be read, and leaves out calls, which have no results', () => {
+    const tools = '[{"type":"function","function":{"name":"f"}}]';
+    const called = { ...talk(), tools };
+    const calls = [{ name: 'f', arguments: '{}' }];
+    const silent = changeTurn(called, called.turns[1]!.id, (t) => ({ ...t, content: '', calls }));
+    expect(requestOf(silent, '').tools).toEqual(JSON.parse(tools));
+    expect(requestOf(silent, '').messages.map((m) => m.role)).toEqual(['user', 'user']);
+    expect(readConversation(JSON.stringify(silent))).toEqual(silent);
+    for (const none of ['', '[]', '{', '{}']) expect(requestOf({ ...called, tools: none }, '')).not.toHaveProperty('tools');
+    expect(newConversation(1, called).tools).toBe(tools);
+  });
+
   it('drops what follows an edited question', () => {
     const c = talk();
     const edited = editTurn(c, c.turns[0]!.id, 'better question', 9);

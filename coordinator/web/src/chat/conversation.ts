@@ -1,5 +1,6 @@
 // What a conversation is, and every change to it. Pure: each function gives a new conversation.
 import { newId } from '../lib/ids';
+import { type Call, readCalls, readTools } from './tools';
 
 export interface Sampling {
   temperature: number | null;
@@ -43,6 +44,7 @@ export interface Turn {
   role: 'user' | 'assistant';
   content: string;
   reasoning: string;
+  calls: Call[];
   ending: Ending;
   error: string;
   stats: Stats | null;
@@ -54,6 +56,7 @@ export interface Conversation {
   updated: number; // milliseconds since 1970
   system: string;
   model: string; // "": the server's first
+  tools: string; // JSON, as the user wrote it; "": none
   sampling: Sampling;
   turns: Turn[];
 }
@@ -65,13 +68,14 @@ export function newConversation(now: number, like?: Conversation): Conversation 
     updated: now,
     system: like?.system ?? '',
     model: like?.model ?? '',
+    tools: like?.tools ?? '',
     sampling: like?.sampling ?? kServerSampling,
     turns: [],
   };
 }
 
 function turn(role: Turn['role'], content: string): Turn {
-  return { id: newId(), role, content, reasoning: '', ending: null, error: '', stats: null };
+  return { id: newId(), role, content, reasoning: '', calls: [], ending: null, error: '', stats: null };
 }
 
 export function titleOf(conversation: Conversation): string {
@@ -116,7 +120,8 @@ export interface ChatRequest {
   [setting: string]: unknown;
 }
 
-// The request for the conversation's last, still empty answer. Answers without text are left out.
+// The request for the conversation's last, still empty answer. Answers without text are left out, and so are calls of
+// tools, as they have no results. Tools that can't be read are left out too.
 export function requestOf(conversation: Conversation, firstModel: string): ChatRequest {
   const messages: ChatRequest['messages'] = [];
   if (conversation.system.trim()) messages.push({ role: 'system', content: conversation.system });
@@ -126,6 +131,8 @@ export function requestOf(conversation: Conversation, firstModel: string): ChatR
   const request: ChatRequest = { messages, stream: true, stream_options: { include_usage: true } };
   const model = conversation.model || firstModel;
   if (model) request.model = model;
+  const tools = readTools(conversation.tools);
+  if (typeof tools !== 'string' && tools.length > 0) request.tools = tools;
   for (const [setting, value] of Object.entries(conversation.sampling)) {
     if (value !== null) request[setting] = value;
   }
@@ -154,6 +161,7 @@ function readTurn(value: unknown): Turn | null {
     role: from.role,
     content: from.content,
     reasoning: isText(from.reasoning) ? from.reasoning : '',
+    calls: readCalls(from.calls),
     ending: from.ending ?? null,
     error: isText(from.error) ? from.error : '',
     stats: from.stats ?? null,
@@ -178,6 +186,7 @@ export function readConversation(text: string): Conversation | null {
     updated: isNumber(from.updated) ? from.updated : 0,
     system: isText(from.system) ? from.system : '',
     model: isText(from.model) ? from.model : '',
+    tools: isText(from.tools) ? from.tools : '',
     sampling: readSampling(from.sampling),
     turns: turns as Turn[],
   };

@@ -1,5 +1,7 @@
+import { useState } from 'preact/hooks';
 import { KeyForm } from '../shell/key_form';
 import { type Conversation, type Sampling, kServerSampling } from './conversation';
+import { readTools } from './tools';
 
 interface Props {
   conversation: Conversation;
@@ -55,6 +57,7 @@ export function settingsInWords(conversation: Conversation): string {
   if (temperature !== null) words.push(`temperature ${temperature}`);
   if (seed !== null) words.push(`seed ${seed}`);
   if (conversation.system.trim()) words.push('system prompt');
+  if (conversation.tools.trim()) words.push('tools');
   return words.join(', ');
 }
 
@@ -92,6 +95,37 @@ function NumberField({
       />
       <small id={`${id}-hint`}>{field.hint}</small>
     </div>
+  );
+}
+
+function ToolsField({ conversation, onChange }: Pick<Props, 'conversation' | 'onChange'>) {
+  const read = readTools(conversation.tools);
+  const fault = typeof read === 'string' ? read : '';
+  const [open] = useState(conversation.tools !== ''); // at first: a field that gets empty stays in sight
+  return (
+    <details class="more-settings" open={open}>
+      <summary>Tools</summary>
+      <div class="field">
+        <label for="tools">Tools as JSON</label>
+        <textarea
+          id="tools"
+          class="code"
+          rows={6}
+          spellcheck={false}
+          value={conversation.tools}
+          placeholder='[{"type": "function", "function": {"name": "…", "description": "…", "parameters": {…}}}]'
+          aria-describedby="tools-hint"
+          aria-invalid={fault !== ''}
+          onInput={(event) => {
+            const tools = event.currentTarget.value;
+            onChange((c) => ({ ...c, tools }));
+          }}
+        />
+        <small id="tools-hint" class={fault && 'wrong'}>
+          {fault || 'A list as OpenAI’s API has it. The page shows what the model calls and runs nothing.'}
+        </small>
+      </div>
+    </details>
   );
 }
 
@@ -146,7 +180,8 @@ export function SettingsForm({ conversation, models, defaults, onChange, onDone 
           Leave all to the server
         </button>
       </div>
-      <details class="key-details">
+      <ToolsField key={conversation.id} conversation={conversation} onChange={onChange} />
+      <details class="more-settings">
         <summary>API key</summary>
         <KeyForm onDone={onDone} />
       </details>

@@ -5,6 +5,7 @@ import { Icon } from '../shell/icon';
 import { useGrow } from '../shell/text_field';
 import type { Stats, Turn } from './conversation';
 import { Markdown } from './markdown';
+import { type Call, argumentsInLines } from './tools';
 
 interface Props {
   turn: Turn;
@@ -77,6 +78,17 @@ function Reasoning({ text, open }: { text: string; open: boolean }) {
   );
 }
 
+function CallView({ call }: { call: Call }) {
+  return (
+    <details class="call">
+      <summary>
+        Calls <code>{call.name}</code>
+      </summary>
+      <pre>{argumentsInLines(call)}</pre>
+    </details>
+  );
+}
+
 function Answer({ turn, writing, busy, onAgain }: Props) {
   const note = writing ? '' : endingInWords(turn);
   return (
@@ -85,8 +97,12 @@ function Answer({ turn, writing, busy, onAgain }: Props) {
       {turn.content ? (
         <Markdown text={turn.content} growing={writing} />
       ) : (
-        writing && !turn.reasoning && <p class="waiting">Waiting for the first token…</p>
+        writing && !turn.reasoning && turn.calls.length === 0 && <p class="waiting">Waiting for the first token…</p>
       )}
+      {turn.calls.map((call, i) => (
+        <CallView key={i} call={call} />
+      ))}
+      {turn.calls.length > 0 && !writing && <p class="note">This page shows calls of tools and runs none.</p>}
       {turn.error && (
         <p class="fault" role="alert">
           {turn.error}
