@@ -1,0 +1,33 @@
+# GPU kernels on the emulated GPU (docs/cuda.md). The compiler tells the emulator of each load and store through the calls of
+# ThreadSanitizer, whose runtime is not linked: simt/hooks.cc has its functions. Where another sanitizer is on, nothing is told.
+# Return addresses name the lines of faults, so no call may replace its caller.
+set(seen -fno-omit-frame-pointer -fno-optimize-sibling-calls -g1)
+if(NOT GYRE_SANITIZE)
+  list(APPEND seen -fsanitize=thread -fno-threadsafe-statics)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    list(APPEND seen --param=tsan-instrument-func-entry-exit=0)
+  else()
+    list(APPEND seen "SHELL:-mllvm -tsan-instrument-func-entry-exit=0")
+  endif()
+endif()
+
+# gyre_emulated_kernels(NAME FILES...): a library of .cu files.
+function(gyre_emulated_kernels name)
+  add_library(${name} STATIC ${ARGN})
+  set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  target_compile_options(${name} PRIVATE -O2 -ffp-contract=off -Wno-unknown-pragmas ${seen})
+  target_link_libraries(${name} PUBLIC simt)
+endfunction()
+
+add_library(simt STATIC testing/simt/block.cc testing/simt/fiber.cc testing/simt/global_memory.cc testing/simt/hooks.cc
+            testing/simt/matrix.cc testing/simt/source_line.cc testing/simt/traffic.cc testing/simt/vocabulary.cc)
+target_include_directories(simt PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/testing)
+target_compile_definitions(simt PUBLIC GYRE_SIMT $<$<NOT:$<BOOL:${GYRE_SANITIZE}>>:GYRE_SIMT_CHECKED>)
+target_compile_options(simt PRIVATE -O2)
+target_link_libraries(simt PUBLIC gyre_base gyre_quant)
+gyre_emulated_kernels(planted_kernels testing/simt/planted.cu)
+
+if(GYRE_TESTS)
+  gyre_tests(simt_tests "unit;pure" FILES simt_checks_test simt_counts_test DEPS planted_kernels)
+endif()
