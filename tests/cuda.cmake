@@ -28,6 +28,18 @@ target_compile_options(simt PRIVATE -O2)
 target_link_libraries(simt PUBLIC gyre_base gyre_quant)
 gyre_emulated_kernels(planted_kernels testing/simt/planted.cu)
 
+set(cuda ${PROJECT_SOURCE_DIR}/kernels/cuda)
+gyre_emulated_kernels(emulated_kernels ${cuda}/attention/split.cu ${cuda}/attention/store.cu ${cuda}/products/exact.cu ${cuda}/rows/elementwise.cu
+                      ${cuda}/rows/norm.cu ${cuda}/rows/rope.cu ${cuda}/sampling/log_sum_exp.cu ${cuda}/sampling/top_k.cu)
+
+option(GYRE_CUDA "Compile the GPU kernels with nvcc in the tests" OFF)
+if(GYRE_TESTS AND GYRE_CUDA)
+  find_program(NVCC nvcc REQUIRED)
+  add_test(NAME cuda_compiles COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_cuda --nvcc ${NVCC})
+  set_tests_properties(cuda_compiles PROPERTIES LABELS slow TIMEOUT 1200)
+endif()
 if(GYRE_TESTS)
   gyre_tests(simt_tests "unit;pure" FILES simt_checks_test simt_counts_test DEPS planted_kernels)
+  gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_rows_test cuda_sampling_test
+             DEPS emulated_kernels gyre_kernels)
 endif()

@@ -136,8 +136,10 @@ GPU_FN void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) {
 GYRE_MMA(MmaBf16, float, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 GYRE_MMA(MmaF16, float, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
 GYRE_MMA(MmaInt8, int, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890  // compute capability 8.0 has no 8-bit floats
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 GYRE_MMA(MmaFp8, float, "+f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
+#else  // compute capability 8.0 has no products of 8-bit floats: no kernel for it calls this
+GPU_FN void MmaFp8(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2]) { __trap(); }
 #endif
 #undef GYRE_MMA
 

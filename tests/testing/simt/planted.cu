@@ -136,12 +136,13 @@ GPU_KERNEL(64, 1) TicketsKernel(uint32_t* counter, uint32_t* tickets) {
   tickets[gpu::Thread()] = gpu::AtomicAdd(counter, 1u);
 }
 
-float host_variable = 1;
 GPU_TABLE uint32_t kTable[4] = {2, 3, 5, 7};
 GPU_KERNEL(32, 1) ReadThroughKernel(const float* x, float* out) { out[gpu::Thread()] = *x; }
 GPU_KERNEL(32, 1) WriteThroughKernel(uint32_t* x) { x[gpu::Thread() % 4] = 0; }
 GPU_KERNEL(32, 1) ReadConstantKernel(uint32_t* out) { out[gpu::Thread()] = kTable[gpu::Thread() % 4]; }
 
+#if defined(GYRE_SIMT)  // nvcc refuses these
+float host_variable = 1;
 struct TooMuch {
   float of_thread[20000];
 };
@@ -150,6 +151,7 @@ GPU_KERNEL(32, 1) TooMuchSharedKernel(float* out) {
   s.of_thread[gpu::Thread()] = 1;
   out[gpu::Thread()] = s.of_thread[gpu::Thread()];
 }
+#endif
 GPU_KERNEL(32, 1) OnesKernel(float* out) { out[gpu::Thread()] = 1; }
 
 // Rows of 16 elements of two bytes, or of 32 of one: 32 bytes.
@@ -239,10 +241,12 @@ void Histogram(Mistake mistake, const uint32_t* x, uint32_t* counts, int n) {
   GPU_LAUNCH(HistogramKernel, static_cast<unsigned>(n + 63) / 64, 64, nullptr, mistake, x, counts, n);
 }
 void Tickets(uint32_t* counter, uint32_t* tickets) { GPU_LAUNCH(TicketsKernel, 1, 64, nullptr, counter, tickets); }
+#if defined(GYRE_SIMT)
 void ReadHostVariable(float* out) { GPU_LAUNCH(ReadThroughKernel, 1, 32, nullptr, &host_variable, out); }
 void WriteConstant() { GPU_LAUNCH(WriteThroughKernel, 1, 32, nullptr, const_cast<uint32_t*>(kTable)); }
-void ReadConstant(uint32_t* out) { GPU_LAUNCH(ReadConstantKernel, 1, 32, nullptr, out); }
 void TooMuchShared(float* out) { GPU_LAUNCH(TooMuchSharedKernel, 1, 32, nullptr, out); }
+#endif
+void ReadConstant(uint32_t* out) { GPU_LAUNCH(ReadConstantKernel, 1, 32, nullptr, out); }
 void TooManyThreads(float* out) { GPU_LAUNCH(OnesKernel, 1, 1056, nullptr, out); }
 void MultiplyTile(Mistake mistake, Element element, const void* a, const void* b, void* c) {
   GPU_LAUNCH(MultiplyTileKernel, 1, 32, nullptr, mistake, element, static_cast<const uint8_t*>(a),
