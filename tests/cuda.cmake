@@ -30,7 +30,11 @@ gyre_emulated_kernels(planted_kernels testing/simt/planted.cu)
 
 set(cuda ${PROJECT_SOURCE_DIR}/kernels/cuda)
 gyre_emulated_kernels(emulated_kernels ${cuda}/attention/split.cu ${cuda}/attention/store.cu ${cuda}/products/exact.cu ${cuda}/rows/elementwise.cu
-                      ${cuda}/rows/norm.cu ${cuda}/rows/rope.cu ${cuda}/sampling/log_sum_exp.cu ${cuda}/sampling/top_k.cu)
+                      ${cuda}/rows/norm.cu ${cuda}/rows/rope.cu ${cuda}/sampling/log_sum_exp.cu ${cuda}/sampling/top_k.cu
+                      ${cuda}/experts/experts.cu ${cuda}/rows/wire.cu ${cuda}/state/state.cu)
+# The device "cuda-emulated".
+add_library(cuda_emulated STATIC testing/cuda_emulated.cc)
+target_link_libraries(cuda_emulated PUBLIC gyre_cuda emulated_kernels far_device)
 
 option(GYRE_CUDA "Compile the GPU kernels with nvcc in the tests" OFF)
 if(GYRE_TESTS AND GYRE_CUDA)
@@ -42,4 +46,5 @@ if(GYRE_TESTS)
   gyre_tests(simt_tests "unit;pure" FILES simt_checks_test simt_counts_test DEPS planted_kernels)
   gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
+  gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test DEPS cuda_emulated gyre_worker)
 endif()

@@ -29,7 +29,8 @@ struct Rows {
 Rows Make(size_t vocab, bool nan) {
   Rows rows{4, vocab, Random(4 * vocab, static_cast<uint32_t>(vocab), 4), {}, std::vector<uint64_t>((vocab + 63) / 64)};
   for (size_t i = 0; i + 7 < rows.logits.size(); i += 7) rows.logits[i] = rows.logits[i + 3];  // ties
-  if (vocab > 100) rows.logits[17] = nan ? NAN : 1.0f, rows.logits[18] = -INFINITY, rows.logits[19] = -0.0f;
+  if (vocab > 100)
+    rows.logits[17] = nan ? NAN : 1.0f, rows.logits[18] = -INFINITY, rows.logits[19] = -0.0f, rows.logits[20] = 0.0f;
   std::mt19937 random(3);
   for (size_t i = 0; i < vocab; ++i) {
     if (random() % 9 == 0) rows.skip.push_back(static_cast<TokenId>(i));

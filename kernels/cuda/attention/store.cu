@@ -1,6 +1,6 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/warp.cuh"
+#include "kernels/cuda/quantize.cuh"
 
 namespace gyre::cuda {
 namespace {
@@ -22,11 +22,6 @@ StorePlainKernel(const float* x, const KvRow* rows, Pages pages, size_t heads) {
   }
 }
 
-GPU_FN int Level(float v, int low, int high) {
-  const int level = gpu::Nearest(v);
-  return level < low ? low : level > high ? high : level;
-}
-
 // A warp has 32 elements of a head, which share a scale, as Quantize rounds them. Grid (blocks of a row / 8, rows).
 template <KvType kType>
 GPU_KERNEL(256, 4)
@@ -35,35 +30,21 @@ StoreScaledKernel(const float* x, const KvRow* rows, Pages pages, size_t heads) 
   if (b >= heads * blocks) return;  // the whole warp
   const unsigned lane = gpu::Lane();
   const KvRow row = rows[r];
-  const float v = x[(r * heads * blocks + b) * kKvBlock + lane], size = v < 0 ? -v : v;
-  const float largest = MaxWarp(size);
+  const float v = x[(r * heads * blocks + b) * kKvBlock + lane];
   std::byte* head = HeadAt(pages, row, row.position, b / blocks);
   const size_t first = b % blocks * kKvBlock;
-  float unrounded = gpu::Div(largest, 127.0f);
-  if constexpr (kType == KvType::kQ4_0) {
-    // The first one of the largest size gets the code 0.
-    const uint32_t largest_ones = gpu::Ballot(size == largest);
-    unsigned first_one = 0;
-    while (first_one < 31 && (largest_ones >> first_one & 1) == 0) ++first_one;
-    unrounded = gpu::Div(gpu::Shfl(v, first_one), -8.0f);
-  }
-  const uint16_t half = gpu::ToHalf(unrounded);
-  const float d = gpu::OfHalf(half);
+  const Quantized q = kType == KvType::kQ8_0 ? QuantizeQ8(v) : QuantizeQ4(v);
   if (lane == 0) {
     auto* scales = reinterpret_cast<uint16_t*>(head + pages.code_bytes);
-    scales[NumberAt(pages, blocks, b % blocks, row.position)] = half;
+    scales[NumberAt(pages, blocks, b % blocks, row.position)] = q.scale;
   }
   if constexpr (kType == KvType::kQ8_0) {
-    const float inverse = d > 0 ? gpu::Div(1.0f, d) : 0.0f;
-    head[NumberAt(pages, pages.dim, first + lane, row.position)] =
-        static_cast<std::byte>(Level(gpu::Mul(v, inverse), -127, 127));
+    head[NumberAt(pages, pages.dim, first + lane, row.position)] = static_cast<std::byte>(q.code);
   } else {
-    const float inverse = d != 0 ? gpu::Div(1.0f, d) : 0.0f;
-    const int code = Level(gpu::Add(gpu::Mul(v, inverse), 8.0f), 0, 15);
-    const int above = gpu::ShflXor(code, 16u);
+    const int above = gpu::ShflXor(q.code, 16u);
     if (lane < 16) {
       head[NumberAt(pages, pages.dim / 2, KvNibbleByte(first) + lane, row.position)] =
-          static_cast<std::byte>(code | above << 4);
+          static_cast<std::byte>(q.code | above << 4);
     }
   }
 }

@@ -9,18 +9,21 @@ constexpr size_t kRows = 8;     // that share the weights that a warp has dequan
 constexpr size_t kOutputs = 4;  // of a block: a warp each
 constexpr size_t kFewRows = 65535 * kRows;
 
+// Grid (outputs / 4, rows / 8): the rows from `from` on.
 template <DType kType>
 GPU_KERNEL(128, 4)
-ProductExactKernel(Matrix w, RowsIn in, RowsOut out) {
-  const size_t n = gpu::BlockX() * kOutputs + gpu::Warp(), first = gpu::BlockY() * kRows;
-  if (n >= w.n) return;  // the whole warp
+ProductExactKernel(Matrix w, RowsIn in, RowsOut out, size_t from) {
+  const size_t n = gpu::BlockX() * kOutputs + gpu::Warp();
+  const size_t begin = in.bounds == nullptr ? 0 : in.bounds[0], end = in.bounds == nullptr ? in.rows : in.bounds[1];
+  const size_t first = begin + from + gpu::BlockY() * kRows;
+  if (n >= w.n || first >= end) return;  // the whole warp
   float sums[kRows] = {};
   for (size_t at = 4 * gpu::Lane(); at < w.k; at += 128) {
     float v[4];
     FourOfRow<kType>(w, n, at, v);
 #pragma unroll
     for (size_t r = 0; r < kRows; ++r) {
-      if (first + r >= in.rows) continue;
+      if (first + r >= end) continue;
       const gpu::Float4 x = LoadFour(in.x + (first + r) * in.stride + at, w.k - at);
       sums[r] = gpu::Fma(x.x, v[0], sums[r]);
       sums[r] = gpu::Fma(x.y, v[1], sums[r]);
@@ -31,7 +34,7 @@ ProductExactKernel(Matrix w, RowsIn in, RowsOut out) {
 #pragma unroll
   for (size_t r = 0; r < kRows; ++r) {
     const float sum = SumWarp(sums[r]);
-    if (gpu::Lane() != r || first + r >= in.rows) continue;
+    if (gpu::Lane() != r || first + r >= end) continue;
     float* to = out.out + (first + r) * out.stride + n;
     *to = out.add ? gpu::Add(sum, *to) : sum;
   }
@@ -92,12 +95,10 @@ void ProductExact(Stream stream, const Matrix& w, const RowsIn& in, const RowsOu
   // A grid has at most 65,535 blocks along y.
   for (size_t from = 0; from < in.rows; from += kFewRows) {
     const size_t rows = in.rows - from < kFewRows ? in.rows - from : kFewRows;
-    const RowsIn part_in{in.x + from * in.stride, rows, in.stride};
-    const RowsOut part_out{out.out + from * out.stride, out.stride, out.add};
     const gpu::Grid grid(static_cast<unsigned>((w.n + kOutputs - 1) / kOutputs),
                          static_cast<unsigned>((rows + kRows - 1) / kRows));
     WithType(w.type,
-             [&]<DType kType>() { GPU_LAUNCH(ProductExactKernel<kType>, grid, 128, stream, w, part_in, part_out); });
+             [&]<DType kType>() { GPU_LAUNCH(ProductExactKernel<kType>, grid, 128, stream, w, in, out, from); });
   }
 }
 

@@ -10,10 +10,12 @@
 
 namespace gyre::cuda {
 
-// Where rows lie: `stride` floats from one to the next.
+// Where rows lie: `stride` floats from one to the next. With `bounds`, two numbers on the device, only the rows
+// bounds[0] .. bounds[1] - 1 take part, which the host need not know; they are at most `rows`.
 struct RowsIn {
   const float* x = nullptr;
   size_t rows = 0, stride = 0;
+  const uint32_t* bounds = nullptr;
 };
 struct RowsOut {
   float* out = nullptr;

@@ -281,7 +281,8 @@ void Block::NoteBytes(Cell* cells, size_t offset, size_t bytes, Access access, b
     Cell& cell = cells[i];
     if (access == Access::kRead || access == Access::kAtomic) {
       const bool in_flight = cell.written.phase >= first_valid && cell.written.in_flight != 0;
-      if (cell.written.phase < first_valid || in_flight) {
+      const bool zeros = global && GlobalMemory::The().BeganAsZeros(offset + i);
+      if ((cell.written.phase < first_valid && !zeros) || in_flight) {
         Fail(Me() + " reads byte " + std::to_string(offset + i) + " of " + (global ? "global" : "shared") +
              " memory, " + (in_flight ? "which an asynchronous copy has not brought yet" : "which nobody wrote") +
              ", at " + SourceLine(code));

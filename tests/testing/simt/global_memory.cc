@@ -34,7 +34,7 @@ T* MapZeros(size_t bytes) {
 }
 
 // Zeros, which cost no memory where they fill pages.
-void ZeroPages(void* memory, size_t bytes) {
+void ZeroPages(void* memory, size_t bytes, int advice) {
   auto* begin = static_cast<std::byte*>(memory);
   std::byte* end = begin + bytes;
   auto* first = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(begin) + kPage - 1) / kPage * kPage);
@@ -44,7 +44,8 @@ void ZeroPages(void* memory, size_t bytes) {
     return;
   }
   std::memset(begin, 0, static_cast<size_t>(first - begin));
-  madvise(first, static_cast<size_t>(last - first), MADV_DONTNEED);
+  if (first < last && madvise(first, static_cast<size_t>(last - first), advice) != 0)
+    std::memset(first, 0, static_cast<size_t>(last - first));
   std::memset(last, 0, static_cast<size_t>(end - last));
 }
 
@@ -78,7 +79,7 @@ GlobalMemory::Open::~Open() {
   memory_.mutex_.Unlock();
 }
 
-std::byte* GlobalMemory::Allocate(size_t bytes) {
+std::byte* GlobalMemory::Allocate(size_t bytes, bool zeros) {
   if (bytes > kBytes) throw std::bad_alloc();
   const size_t room = Room(bytes);
   MutexLock lock(&mutex_);
@@ -96,8 +97,8 @@ std::byte* GlobalMemory::Allocate(size_t bytes) {
   }
   pieces_[offset] = bytes;
   for (size_t i = 0; i < bytes; i += 16)
-    used_of_16_[(offset + i) / 16] = static_cast<uint8_t>(std::min<size_t>(16, bytes - i));
-  std::memset(twin_ + offset, kGarbage, bytes);
+    used_of_16_[(offset + i) / 16] = static_cast<uint8_t>(std::min<size_t>(16, bytes - i) | (zeros ? kZeros : 0));
+  if (!zeros) std::memset(twin_ + offset, kGarbage, bytes);  // where it is fresh, it is 0 and takes no memory
   return seen_ + offset;
 }
 
@@ -127,46 +128,69 @@ void GlobalMemory::Free(std::byte* memory) noexcept {
 
 void GlobalMemory::Forget(size_t offset, size_t bytes) {
   std::fill_n(used_of_16_ + offset / 16, (bytes + 15) / 16, uint8_t{0});
-  if (kChecked) ZeroPages(cells_ + offset, bytes * sizeof(Cell));
+  ZeroPages(twin_ + offset, bytes, MADV_REMOVE);
+  if (kChecked) ZeroPages(cells_ + offset, bytes * sizeof(Cell), MADV_DONTNEED);
 }
 
-void GlobalMemory::RequirePiece(const std::byte* device, size_t bytes, const char* what) {
+size_t GlobalMemory::OffsetInPiece(const std::byte* device, size_t bytes, const char* what) const {
   const size_t offset = OffsetOf(reinterpret_cast<uintptr_t>(device));
   auto piece = pieces_.upper_bound(offset);
   if (piece != pieces_.begin() && offset < kBytes) {
     --piece;
-    if (offset - piece->first <= piece->second && bytes <= piece->second - (offset - piece->first)) return;
+    const size_t inside = offset - piece->first;
+    if (inside <= piece->second && bytes <= piece->second - inside) return offset;
   }
   throw Fault("a copy " + std::string(what) + " of " + std::to_string(bytes) + " bytes leaves global memory's piece");
 }
 
-void GlobalMemory::CopyIn(const void* host, std::byte* device, size_t bytes) {
-  if (bytes == 0) return;
-  MutexLock lock(&mutex_);
-  RequirePiece(device, bytes, "to the device");
-  const size_t offset = OffsetOf(reinterpret_cast<uintptr_t>(device));
-  std::memcpy(twin_ + offset, host, bytes);
-  if (!kChecked) return;
-  for (size_t i = 0; i < bytes; ++i) {
+void GlobalMemory::WrittenByHost(size_t offset, size_t bytes) {
+  for (size_t i = 0; kChecked && i < bytes; ++i) {
     cells_[offset + i] = Cell();
     cells_[offset + i].written.phase = kHostPhase;
   }
 }
 
+void GlobalMemory::CopyIn(const void* host, std::byte* device, size_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(&mutex_);
+  const size_t offset = OffsetInPiece(device, bytes, "to the device");
+  std::memcpy(twin_ + offset, host, bytes);
+  WrittenByHost(offset, bytes);
+}
+
 void GlobalMemory::CopyOut(const std::byte* device, void* host, size_t bytes) {
   if (bytes == 0) return;
   MutexLock lock(&mutex_);
-  RequirePiece(device, bytes, "to the host");
-  const size_t offset = OffsetOf(reinterpret_cast<uintptr_t>(device));
+  const size_t offset = OffsetInPiece(device, bytes, "to the host");
   for (size_t i = 0; kChecked && i < bytes; ++i) {
-    if (cells_[offset + i].written.phase == kNoPhase)
+    if (!Written(offset + i))
       throw Fault("a copy to the host of " + std::to_string(bytes) +
                   " bytes has bytes that nobody wrote, the first is " + std::to_string(i));
   }
   std::memcpy(host, twin_ + offset, bytes);
 }
 
-void* Allocate(size_t bytes) { return GlobalMemory::The().Allocate(bytes); }
+void GlobalMemory::Copy(const std::byte* from, std::byte* to, size_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(&mutex_);
+  const size_t source = OffsetInPiece(from, bytes, "from the device"), target = OffsetInPiece(to, bytes, "within it");
+  std::memcpy(twin_ + target, twin_ + source, bytes);
+  WrittenByHost(target, bytes);
+  for (size_t i = 0; kChecked && i < bytes; ++i) {
+    if (!Written(source + i)) cells_[target + i].written.phase = kNoPhase;
+  }
+}
+
+void GlobalMemory::Zero(std::byte* device, size_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(&mutex_);
+  const size_t offset = OffsetInPiece(device, bytes, "of zeros");
+  std::memset(twin_ + offset, 0, bytes);
+  WrittenByHost(offset, bytes);
+}
+
+void* Allocate(size_t bytes) { return GlobalMemory::The().Allocate(bytes, false); }
+void* AllocateZeros(size_t bytes) { return GlobalMemory::The().Allocate(bytes, true); }
 void Free(void* memory) noexcept { GlobalMemory::The().Free(static_cast<std::byte*>(memory)); }
 void CopyIn(const void* host, void* device, size_t bytes) {
   GlobalMemory::The().CopyIn(host, static_cast<std::byte*>(device), bytes);
@@ -174,5 +198,10 @@ void CopyIn(const void* host, void* device, size_t bytes) {
 void CopyOut(const void* device, void* host, size_t bytes) {
   GlobalMemory::The().CopyOut(static_cast<const std::byte*>(device), host, bytes);
 }
+
+void Copy(const void* from, void* to, size_t bytes) {
+  GlobalMemory::The().Copy(static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes);
+}
+void Zero(void* device, size_t bytes) { GlobalMemory::The().Zero(static_cast<std::byte*>(device), bytes); }
 
 }  // namespace gyre::simt

@@ -33,10 +33,15 @@ void SetOrder(Order order, uint64_t seed = 0);
 // holds garbage, which no kernel may read; from CopyIn on its bytes count as written. 0 bytes are allowed. Throws
 // std::bad_alloc.
 void* Allocate(size_t bytes);
+// The same, but it holds zeros, which kernels may read.
+void* AllocateZeros(size_t bytes);
 void Free(void* memory) noexcept;
 // Throw Fault if the bytes are not all within one piece of global memory, or (CopyOut) if nobody wrote some of them.
 void CopyIn(const void* host, void* device, size_t bytes);
 void CopyOut(const void* device, void* host, size_t bytes);
+// Within global memory; what nobody wrote stays so. The two do not overlap.
+void Copy(const void* from, void* to, size_t bytes);
+void Zero(void* device, size_t bytes);
 
 // What warps asked memory for. A unit is a sector of 32 bytes of global memory, or one pass over the 32 banks of shared
 // memory; `least` units would have held the same bytes side by side.

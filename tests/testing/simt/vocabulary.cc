@@ -1,8 +1,11 @@
 #include "tests/testing/simt/vocabulary.h"
 
+#include <memory>
+
 #include "kernels/quant.h"
 #include "tests/testing/simt/block.h"
 #include "tests/testing/simt/source_line.h"
+#include "tests/testing/simt/stream.h"
 
 // Where the kernel is, as it calls one of these functions.
 #define GYRE_HERE simt::CodeAt(__builtin_return_address(0))
@@ -97,8 +100,11 @@ void CommitAsync() { Running().CommitAsync(); }
 void WaitAsyncGroups(int left) { Running().WaitAsync(left, GYRE_HERE); }
 
 void* SharedMemory(size_t bytes) { return Running().Shared(bytes, GYRE_HERE); }
-void Run(const Grid& grid, unsigned threads, void (*call)(const void* arguments), const void* arguments, size_t bytes) {
-  simt::Run({grid.x, grid.y, grid.z}, threads, {call, arguments, bytes});
+void Run(const Grid& grid, unsigned threads, CUstream_st* stream, const Call& call) {
+  const simt::Size3 size{grid.x, grid.y, grid.z};
+  if (stream == nullptr) return simt::Run(size, threads, {call.run, call.arguments, call.bytes});
+  const std::shared_ptr<const void> copy(call.copy(call.arguments), call.free);
+  stream->Enqueue([=] { simt::Run(size, threads, {call.run, copy.get(), call.bytes}); });
 }
 
 }  // namespace gyre::gpu

@@ -120,19 +120,31 @@ void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void MmaFp8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 void* SharedMemory(size_t bytes);
-// Runs the kernel now; streams are nothing yet.
-void Run(const Grid& grid, unsigned threads, void (*call)(const void* arguments), const void* arguments, size_t bytes);
+// A launch, with the kernel and its arguments in one struct.
+struct Call {
+  const void* arguments;
+  size_t bytes;
+  void (*run)(const void* arguments);
+  const void* (*copy)(const void* arguments);
+  void (*free)(const void* copy);
+};
+// Runs it now, or in the order of the stream.
+void Run(const Grid& grid, unsigned threads, CUstream_st* stream, const Call& call);
+template <typename... P>
+struct Arguments {
+  void (*kernel)(P...);
+  std::tuple<P...> of_kernel;
+
+  static const Arguments* Of(const void* p) { return static_cast<const Arguments*>(p); }
+  static void Run(const void* p) { std::apply(Of(p)->kernel, Of(p)->of_kernel); }
+  static const void* Copy(const void* p) { return new Arguments(*Of(p)); }
+  static void Free(const void* p) { delete Of(p); }
+};
 template <typename... P, typename... A>
-void Launch(const Grid& grid, unsigned threads, CUstream_st*, void (*kernel)(P...), const A&... a) {
-  struct Call {
-    void (*kernel)(P...);
-    std::tuple<P...> arguments;
-  };
-  const Call call{kernel, {P(a)...}};
-  Run(
-      grid, threads,
-      [](const void* c) { std::apply(static_cast<const Call*>(c)->kernel, static_cast<const Call*>(c)->arguments); },
-      &call, sizeof call);
+void Launch(const Grid& grid, unsigned threads, CUstream_st* stream, void (*kernel)(P...), const A&... a) {
+  using All = Arguments<P...>;
+  const All all{kernel, {P(a)...}};
+  Run(grid, threads, stream, {&all, sizeof all, All::Run, All::Copy, All::Free});
 }
 
 }  // namespace gyre::gpu
