@@ -23,7 +23,10 @@ endfunction()
 add_library(simt STATIC testing/simt/block.cc testing/simt/fiber.cc testing/simt/global_memory.cc testing/simt/hooks.cc
             testing/simt/matrix.cc testing/simt/source_line.cc testing/simt/traffic.cc testing/simt/vocabulary.cc)
 target_include_directories(simt PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/testing)
-target_compile_definitions(simt PUBLIC GYRE_SIMT $<$<NOT:$<BOOL:${GYRE_SANITIZE}>>:GYRE_SIMT_CHECKED>)
+target_compile_definitions(simt PUBLIC GYRE_SIMT)
+if(NOT GYRE_SANITIZE)
+  target_compile_definitions(simt PUBLIC GYRE_SIMT_CHECKED)
+endif()
 target_compile_options(simt PRIVATE -O2)
 target_link_libraries(simt PUBLIC gyre_base gyre_quant)
 gyre_emulated_kernels(planted_kernels testing/simt/planted.cu)
@@ -47,4 +50,13 @@ if(GYRE_TESTS)
   gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
   gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test DEPS cuda_emulated gyre_worker)
+  # Engines on this device: one test always, more of them with the label "slow".
+  target_sources(engine_tests PRIVATE testing/cuda_kind.cc)
+  target_link_libraries(engine_tests PRIVATE cuda_emulated)
+  add_test(NAME engine_on_emulated_gpu COMMAND engine_tests --gtest_filter=EngineTest.PenaltiesAndBiasReachTheDraw)
+  add_test(NAME engine_ring_on_emulated_gpu COMMAND engine_tests
+           --gtest_filter=EngineTest.GenerationEndsAtTheContext:EngineTest.PromptLogitsComeOnceEachAlsoAfterAPreemption:EngineTest.AFailedStepIsSentAgainAndTheTextStaysTheSame)
+  set_tests_properties(engine_on_emulated_gpu engine_ring_on_emulated_gpu PROPERTIES LABELS engine TIMEOUT 600
+                       ENVIRONMENT GYRE_TEST_DEVICE=cuda-emulated FAIL_REGULAR_EXPRESSION "Running 0 tests")
+  set_property(TEST engine_ring_on_emulated_gpu PROPERTY LABELS slow)
 endif()
