@@ -137,6 +137,23 @@ TEST_F(CudaProducts, AddsToWhatIsThereAndKeepsToItsColumns) {
   }
 }
 
+TEST_F(CudaProducts, OnlyRowsBetweenTheBoundsTakePart) {
+  const size_t n = 6, k = 64, rows = 30;
+  const auto w = testing::MakeWeights(DType::kQ8_0, n, k, 1);
+  const auto x = Random(rows * k, 2), before = Random(rows * n, 3);
+  const GpuMatrix on_w(w.view, books_);
+  const GpuVector<float> on_x(x);
+  const auto all = Product(on_w.matrix(), x, rows);
+  for (const auto& [begin, end] : {std::pair<uint32_t, uint32_t>{0, 30}, {3, 20}, {11, 12}, {7, 7}, {30, 30}}) {
+    const GpuVector<uint32_t> bounds(std::vector<uint32_t>{begin, end});
+    GpuVector<float> out(before);
+    cuda::ProductExact(nullptr, on_w.matrix(), {on_x.data(), rows, k, bounds.data()}, {out.data(), n});
+    const auto got = out.host();
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_EQ(got[i], i / n >= begin && i / n < end ? all[i] : before[i]) << begin << " to " << end << ", " << i;
+  }
+}
+
 TEST_F(CudaProducts, FloatWeightsAndRowsCostNoSectorTooMany) {
   if (!simt::kChecked) GTEST_SKIP() << "accesses are seen only where they are checked";
   const size_t n = 16, k = 512, rows = 3;

@@ -40,9 +40,10 @@ Rows Make(size_t vocab, bool nan) {
 }
 
 TEST_F(CudaSampling, TheBestIdsAreThoseOfTheReference) {
-  for (const size_t vocab : {1u, 5u, 64u, 1000u, 9001u}) {
+  // 17,000 ids have five parts, whose best 1,024 are more than a block sorts at once.
+  for (const size_t vocab : {1u, 5u, 64u, 1000u, 9001u, 17000u}) {
     for (const uint32_t k : {1u, 40u, 1024u}) {
-      if (vocab < 64 && k == 1024) continue;
+      if ((vocab < 64 || vocab == 17000) && (k == 1024) != (vocab == 17000)) continue;
       const Rows rows = Make(vocab, true);
       const GpuVector<float> logits(rows.logits);
       const GpuVector<TokenId> skip(rows.skip);

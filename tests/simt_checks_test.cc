@@ -194,6 +194,24 @@ TEST_F(SimtChecks, WhatNobodyWrote) {
   EXPECT_THAT(FaultOf([&] { out.host(); }), HasSubstr("the first is 160"));
 }
 
+TEST_F(SimtChecks, CopiesAndZerosCountAsWritten) {
+  const GpuVector<float> x(Rising(64));
+  GpuVector<float> never(64), part(64), out(64);
+  Copy(x.data(), part.data(), 128);
+  Copy(never.data(), part.data() + 32, 64);
+  EXPECT_EQ(FaultOf([&] { Double(Mistake::kNone, part.data(), out.data(), 32); }), "");
+  EXPECT_THAT(FaultOf([&] { Double(Mistake::kNone, part.data(), out.data(), 33); }), HasSubstr("which nobody wrote"))
+      << "a copy of what nobody wrote";
+  Zero(part.data() + 32, 128);
+  Double(Mistake::kNone, part.data(), out.data(), 64);
+  EXPECT_EQ(out.host()[31], 64);
+  EXPECT_EQ(out.host()[32], 0);
+  auto* zeros = static_cast<float*>(AllocateZeros(256));
+  EXPECT_EQ(FaultOf([&] { Double(Mistake::kNone, zeros, out.data(), 64); }), "");
+  EXPECT_EQ(out.host()[5], 0);
+  Free(zeros);
+}
+
 TEST_F(SimtChecks, BlocksThatMeetInMemory) {
   GpuVector<float> out(128);
   EXPECT_THAT(

@@ -12,11 +12,10 @@ namespace {
 [[maybe_unused]] const bool kCudaAdded = [] {
   const char* name = std::getenv("GYRE_TEST_DEVICE");
   if (name == nullptr || std::string_view(name) != "cuda-emulated") return false;
-  AddDeviceKind({.name = "cuda-emulated",
-                 .available = [] { return true; },
-                 .open = [](const DeviceRequest&) -> StatusOr<std::shared_ptr<Device>> {
-                   return MakeEmulatedCudaDevice();
-                 }});
+  AddDeviceKind(
+      {.name = "cuda-emulated",
+       .available = [] { return true; },
+       .open = [](const DeviceRequest&) -> StatusOr<std::shared_ptr<Device>> { return MakeEmulatedCudaDevice(); }});
   return true;
 }();
 

@@ -51,7 +51,7 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
         squares_q = gpu::Fma(q[i], q[i], squares_q);
         squares_k = gpu::Fma(k[i], k[i], squares_k);
       }
-      gpu::SyncBlock();  // the sums of the row before are read
+      // Each sum has a barrier, so the other one's numbers of the row before are read.
       of_q = NormOf(s.q.Sum(squares_q), p.key_norm_eps);
       of_k = NormOf(s.k.Sum(squares_k), p.key_norm_eps);
     }

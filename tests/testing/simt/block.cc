@@ -185,7 +185,10 @@ void Block::Meet(Meeting meeting, const void* in, void* out, Exchange exchange, 
   me.out = out;
   me.code = code;
   const unsigned first = me.number / 32 * 32;
-  if (first + 32 > count_) Fail(Me() + " meets its warp at " + SourceLine(code) + ", which has fewer than 32 threads");
+  if (first + 32 > count_) {
+    fault_ = Me() + " meets its warp at " + SourceLine(code) + ", which has fewer than 32 threads";
+    Stop();
+  }
   const auto warp = std::span(threads_).subspan(first, 32);
   const auto here = std::count_if(warp.begin(), warp.end(), [&](const Thread& t) {
     return &t == &me || (t.state == State::kMeets && t.meeting == meeting);
@@ -208,9 +211,11 @@ void Block::Meet(Meeting meeting, const void* in, void* out, Exchange exchange, 
 }
 
 void* Block::Shared(size_t bytes, uint32_t code) {
-  if (bytes > kSharedBytes)
-    Fail(Me() + " has " + std::to_string(bytes) + " bytes of shared memory at " + SourceLine(code) + ", more than " +
-         std::to_string(kSharedBytes));
+  if (bytes > kSharedBytes) {
+    fault_ = Me() + " has " + std::to_string(bytes) + " bytes of shared memory at " + SourceLine(code) +
+             ", more than " + std::to_string(kSharedBytes);
+    Stop();
+  }
   shared_used_ = std::max(shared_used_, bytes);
   return shared_;
 }
@@ -283,9 +288,10 @@ void Block::NoteBytes(Cell* cells, size_t offset, size_t bytes, Access access, b
       const bool in_flight = cell.written.phase >= first_valid && cell.written.in_flight != 0;
       const bool zeros = global && GlobalMemory::The().BeganAsZeros(offset + i);
       if ((cell.written.phase < first_valid && !zeros) || in_flight) {
-        Fail(Me() + " reads byte " + std::to_string(offset + i) + " of " + (global ? "global" : "shared") +
-             " memory, " + (in_flight ? "which an asynchronous copy has not brought yet" : "which nobody wrote") +
-             ", at " + SourceLine(code));
+        fault_ = Me() + " reads byte " + std::to_string(offset + i) + " of " + (global ? "global" : "shared") +
+                 " memory, " + (in_flight ? "which an asynchronous copy has not brought yet" : "which nobody wrote") +
+                 ", at " + SourceLine(code);
+        Stop();
       }
     }
     if (const Record* other = NoteAccess(cell, now, access, code)) {
@@ -320,24 +326,25 @@ std::string Block::Me() const {
   return "thread " + std::to_string(now_->number) + " of block " + std::to_string(number_);
 }
 
-void Block::Fail(std::string text) {
-  fault_ = std::move(text);
+void Block::Stop() {
   Wait(State::kReturned);
   std::abort();
 }
 
 void Block::FailAccess(size_t bytes, Access access, const char* what, uint32_t code) {
-  Fail(Me() + (access == Access::kRead ? " reads " : " writes ") + std::to_string(bytes) + " bytes " + what + ", at " +
-       SourceLine(code));
+  fault_ = Me() + (access == Access::kRead ? " reads " : " writes ") + std::to_string(bytes) + " bytes " + what +
+           ", at " + SourceLine(code);
+  Stop();
 }
 
 void Block::FailRace(const Record& other, bool other_wrote, uint32_t other_code, size_t offset, Access access,
                      bool global, uint32_t code) {
   const bool here = other.phase >= block_phase_ && other.who != Who::kBlocks;
-  Fail("race on byte " + std::to_string(offset) + " of " + (global ? "global" : "shared") + " memory: " + Me() +
-       (access == Access::kRead ? " reads" : " writes") + " it at " + SourceLine(code) + ", thread " +
-       std::to_string(other.thread) + (here ? " of this block" : " of another block") +
-       (other_wrote ? " wrote" : " read") + " it at " + SourceLine(other_code) + ", and nothing orders the two");
+  fault_ = "race on byte " + std::to_string(offset) + " of " + (global ? "global" : "shared") + " memory: " + Me() +
+           (access == Access::kRead ? " reads" : " writes") + " it at " + SourceLine(code) + ", thread " +
+           std::to_string(other.thread) + (here ? " of this block" : " of another block") +
+           (other_wrote ? " wrote" : " read") + " it at " + SourceLine(other_code) + ", and nothing orders the two";
+  Stop();
 }
 
 void Run(const Size3& grid, unsigned threads, const Kernel& kernel) {

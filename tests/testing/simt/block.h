@@ -103,7 +103,8 @@ class Block {
   bool OnStack(const void* address) const;
   Now TheMoment(bool global) const;
 
-  [[noreturn]] void Fail(std::string text);
+  // After fault_ is set. The fiber never goes on, so nothing on its stack may own memory.
+  [[noreturn]] void Stop();
   [[noreturn]] void FailAccess(size_t bytes, Access access, const char* what, uint32_t code);
   [[noreturn]] void FailRace(const Record& other, bool other_wrote, uint32_t other_code, size_t offset, Access access,
                              bool global, uint32_t code);
