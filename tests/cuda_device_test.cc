@@ -306,6 +306,29 @@ TEST_F(CudaDeviceTest, RowsOnTheWireHaveTheBytesOfTheReference) {
   }
 }
 
+// So many that the scratch of their splits does not hold all of them at once.
+TEST_F(CudaDeviceTest, AttentionOfManyRowsGoesByParts) {
+  const size_t rows = 20, key_dim = 8, value_dim = 4096;
+  const KvView form{.type = KvType::kF32, .block_size = 16, .kv_heads = 1, .head_dim = key_dim, .value_dim = value_dim};
+  const auto k = Random(rows * key_dim, 1), v = Random(rows * value_dim, 2), q = Random(rows * key_dim, 3);
+  const std::vector<BlockId> table = {1, 0};
+  std::vector<std::byte> keys(2 * form.PageBytes()), values(2 * form.ValuePageBytes());
+  KvView near = form, far = form;
+  near.k = keys.data(), near.v = values.data(), far.k = Up(keys), far.v = Up(values);
+  const BlockId* on_table = Up(table);
+  std::vector<KvRow> near_rows, far_rows;
+  for (uint32_t p = 0; p < rows; ++p) near_rows.push_back({table.data(), p}), far_rows.push_back({on_table, p});
+  const AttentionParams params{.heads = 1, .scale = 0.3f, .end = 65536};
+  std::vector<float> expected(rows * value_dim);
+  ref_->StoreKv(k.data(), v.data(), near_rows, near);
+  ref_->Attention(q.data(), near_rows, near, params, expected.data());
+  const std::span<const KvRow> on_rows(Up(far_rows), rows);
+  float* out = Room<float>(expected.size());
+  gpu_->StoreKv(Up(k), Up(v), on_rows, far);
+  gpu_->Attention(Up(q), on_rows, far, params, out);
+  EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), 1e-6);
+}
+
 TEST_F(CudaDeviceTest, MemoryThatRunsOutSaysWhatWasNeeded) {
   faults_->limit = faults_->used + 100;
   try {
