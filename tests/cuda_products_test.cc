@@ -25,7 +25,7 @@ class CudaProducts : public testing::GpuKernelTest {
     cuda::ProductExact(nullptr, w, {on_x.data(), rows, w.k}, {out.data(), w.n});
     return out.host();
   }
-  const testing::GpuCodebooks books_;
+  const testing::GpuCodebooks books_{};
 };
 
 struct Made {
