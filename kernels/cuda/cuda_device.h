@@ -1,0 +1,14 @@
+// A GPU as a device: docs/cuda.md, docs/device.md.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/runtime.h"
+#include "kernels/device.h"
+
+namespace gyre::cuda {
+
+// Its ops are exact in both classes: Arithmetic is not read yet.
+std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime);
+
+}  // namespace gyre::cuda

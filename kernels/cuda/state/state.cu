@@ -1,0 +1,119 @@
+#include "kernels/cuda/state/state.h"
+
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/warp.cuh"
+
+namespace gyre::cuda {
+namespace {
+
+// Grid (channels / 256, runs). A thread has one channel of one sequence.
+GPU_KERNEL(256, 4)
+ShortConvKernel(const float* x, size_t stride, const StateRun* runs, ShortConvParams p, float* out) {
+  const size_t c = gpu::BlockX() * 256 + gpu::Thread();
+  if (c >= p.channels) return;
+  const StateRun run = runs[gpu::BlockY()];
+  float* state = run.state + p.state_at;
+  for (size_t r = run.first; r < run.first + run.count; ++r) {
+    const float now = x[r * stride + c];
+    float sum = 0;
+    for (size_t t = 0; t + 1 < p.taps; ++t) {
+      float& kept = state[t * p.channels + c];
+      sum = gpu::Fma(kept, p.w[t * p.channels + c], sum);
+      kept = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
+    }
+    sum = gpu::Fma(now, p.w[(p.taps - 1) * p.channels + c], sum);
+    if (p.bias != nullptr) sum = gpu::Add(sum, p.bias[c]);
+    out[r * p.channels + c] = p.silu ? Activated(sum, Activation::kSilu) : sum;
+  }
+}
+
+struct ScanShared {
+  OfWarps<float, 4> q, k;
+};
+GPU_FN float NormOf(float sum_of_squares, float eps) {
+  return gpu::Div(1.0f, gpu::Sqrt(gpu::Add(sum_of_squares, eps)));
+}
+// Grid (value heads, runs). A thread has elements of the value, and their columns of the state.
+GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, StateScanParams p, float* out) {
+  GPU_SHARED(ScanShared, s);
+  const StateRun run = runs[gpu::BlockY()];
+  const size_t head = gpu::BlockX(), key_head = p.dealt ? head % p.key_heads : head / (p.value_heads / p.key_heads);
+  float* state = run.state + p.state_at + head * p.key_dim * p.value_dim;
+  for (size_t r = run.first; r < run.first + run.count; ++r) {
+    const float* q = rows.q + r * rows.stride + key_head * p.key_dim;
+    const float* k = rows.k + r * rows.stride + key_head * p.key_dim;
+    const size_t gate = r * p.value_heads + head;
+    const float decay = rows.decay[gate], beta = rows.beta[gate];
+    float of_q = 1, of_k = 1;
+    if (p.key_norm_eps != 0) {
+      float squares_q = 0, squares_k = 0;
+      for (size_t i = gpu::Thread(); i < p.key_dim; i += 128) {
+        squares_q = gpu::Fma(q[i], q[i], squares_q);
+        squares_k = gpu::Fma(k[i], k[i], squares_k);
+      }
+      // Each sum has a barrier, so the other one's numbers of the row before are read.
+      of_q = NormOf(s.q.Sum(squares_q), p.key_norm_eps);
+      of_k = NormOf(s.k.Sum(squares_k), p.key_norm_eps);
+    }
+    for (size_t j = gpu::Thread(); j < p.value_dim; j += 128) {
+      const float value = rows.v[r * rows.stride + head * p.value_dim + j];
+      float written = value;
+      if (p.delta) {
+        float read = 0;
+        for (size_t i = 0; i < p.key_dim; ++i) {
+          const float kept = gpu::Mul(decay, state[i * p.value_dim + j]);
+          read = gpu::Fma(kept, gpu::Mul(k[i], of_k), read);
+        }
+        written = gpu::Add(value, -read);
+      }
+      written = gpu::Mul(beta, written);
+      float result = 0;
+      for (size_t i = 0; i < p.key_dim; ++i) {
+        float& element = state[i * p.value_dim + j];
+        const float now = gpu::Fma(gpu::Mul(k[i], of_k), written, gpu::Mul(decay, element));
+        result = gpu::Fma(now, gpu::Mul(q[i], of_q), result);
+        element = now;
+      }
+      result = gpu::Mul(result, p.scale);
+      out[gate * p.value_dim + j] = p.skip != nullptr ? gpu::Fma(p.skip[head], value, result) : result;
+    }
+  }
+}
+
+// log(1 + e) for 0 <= e <= 1, also where 1 + e rounds to 1.
+GPU_FN double Log1p(double e) {
+  const double u = gpu::Add(1.0, e);
+  return u == 1.0 ? e : gpu::Mul(Log(u), gpu::Div(e, gpu::Add(u, -1.0)));
+}
+GPU_KERNEL(256, 4)
+DecayGatesKernel(const float* x, size_t n, size_t heads, const float* bias, const float* a, float* step, float* decay) {
+  const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
+  if (i >= n) return;
+  const double in = gpu::Add(static_cast<double>(x[i]), static_cast<double>(bias[i % heads]));
+  const double softplus = gpu::Add(in > 0 ? in : 0.0, Log1p(Exp(in > 0 ? -in : in)));
+  if (step != nullptr) step[i] = static_cast<float>(softplus);
+  decay[i] = static_cast<float>(Exp(gpu::Mul(static_cast<double>(a[i % heads]), softplus)));
+}
+
+}  // namespace
+
+void ShortConv(Stream stream, const float* x, size_t stride, const StateRun* runs, size_t count,
+               const ShortConvParams& params, float* out) {
+  if (count == 0) return;
+  const gpu::Grid grid(static_cast<unsigned>((params.channels + 255) / 256), static_cast<unsigned>(count));
+  GPU_LAUNCH(ShortConvKernel, grid, 256, stream, x, stride, runs, params, out);
+}
+void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, size_t count,
+               const StateScanParams& params, float* out) {
+  if (count == 0) return;
+  const gpu::Grid grid(static_cast<unsigned>(params.value_heads), static_cast<unsigned>(count));
+  GPU_LAUNCH(ScanStateKernel, grid, 128, stream, rows, runs, params, out);
+}
+void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, const float* bias, const float* a,
+                float* step, float* decay) {
+  const size_t n = rows * heads;
+  if (n == 0) return;
+  GPU_LAUNCH(DecayGatesKernel, static_cast<unsigned>((n + 255) / 256), 256, stream, x, n, heads, bias, a, step, decay);
+}
+
+}  // namespace gyre::cuda

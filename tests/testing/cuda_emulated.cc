@@ -1,0 +1,125 @@
+#include "tests/testing/cuda_emulated.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kernels/cuda/cuda_device.h"
+#include "tests/testing/far_queue.h"
+#include "tests/testing/simt/simt.h"
+#include "tests/testing/simt/stream.h"
+
+namespace gyre::testing {
+namespace {
+
+constexpr int kNotThereYet = 0xA5;  // what the host reads before a copy is done
+
+// What is called waits for its turn on a thread of the stream, as ops of a FarDevice do.
+class EmulatedStream : public CUstream_st {
+ public:
+  explicit EmulatedStream(std::shared_ptr<EmulatedFaults> faults)
+      : faults_(std::move(faults)),
+        work_(std::chrono::milliseconds(2)),
+        thread_([this] { work_.Loop([this](const std::function<void()>& work) { Run(work); }); }) {}
+  ~EmulatedStream() override {
+    work_.Stop();
+    thread_.join();
+  }
+  void Enqueue(std::function<void()> work) override { work_.Call(std::move(work)); }
+  void Idle() { work_.Idle(); }
+  void Rethrow() { work_.Rethrow(); }
+
+ private:
+  void Run(const std::function<void()>& work) {
+    if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
+    if (faults_->fails.exchange(false)) throw DeviceFailed("an op of the emulated GPU failed while it ran");
+    try {
+      work();
+    } catch (const simt::Fault& fault) {
+      std::fprintf(stderr, "emulated GPU: %s\n", fault.what());
+      std::abort();
+    }
+  }
+
+  const std::shared_ptr<EmulatedFaults> faults_;
+  FarWork work_;
+  std::thread thread_;
+};
+
+class EmulatedRuntime : public cuda::Runtime {
+ public:
+  explicit EmulatedRuntime(std::shared_ptr<EmulatedFaults> faults) : faults_(std::move(faults)) {}
+
+  std::string name() const override { return "cuda-emulated"; }
+  std::string isa() const override { return "cuda-exact-1"; }
+
+  void* Allocate(size_t bytes) override {
+    if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
+    const size_t limit = faults_->limit, used = faults_->used;
+    if (bytes > limit || used > limit - bytes)
+      throw OutOfDeviceMemory("the emulated GPU has " + std::to_string(limit - std::min(limit, used)) +
+                              " bytes free, " + std::to_string(bytes) + " are needed");
+    void* memory = simt::AllocateZeros(bytes);
+    faults_->used += bytes;
+    MutexLock lock(&mutex_);
+    sizes_[memory] = bytes;
+    return memory;
+  }
+  void Free(void* memory) noexcept override {
+    simt::Free(memory);
+    MutexLock lock(&mutex_);
+    faults_->used -= sizes_[memory];
+    sizes_.erase(memory);
+  }
+
+  cuda::Stream NewStream() override { return new EmulatedStream(faults_); }
+  void EndStream(cuda::Stream stream) noexcept override { delete stream; }
+  void CopyIn(cuda::Stream stream, const void* host, void* device, size_t bytes) override {
+    Enqueue(stream, [=] { simt::CopyIn(host, device, bytes); });
+  }
+  void CopyOut(cuda::Stream stream, const void* device, void* host, size_t bytes) override {
+    std::memset(host, kNotThereYet, bytes);
+    Enqueue(stream, [=] { simt::CopyOut(device, host, bytes); });
+  }
+  void Copy(cuda::Stream stream, const void* from, void* to, size_t bytes) override {
+    Enqueue(stream, [=] { simt::Copy(from, to, bytes); });
+  }
+  void Zero(cuda::Stream stream, void* device, size_t bytes) override {
+    Enqueue(stream, [=] { simt::Zero(device, bytes); });
+  }
+  void CheckLaunch(const char* op) override {
+    if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
+    if (faults_->refuses.exchange(false))
+      throw DeviceFailed(std::string(op) + " could not be launched: the emulated GPU refuses it");
+  }
+  void Idle(cuda::Stream stream) noexcept override { static_cast<EmulatedStream*>(stream)->Idle(); }
+  void Finish(cuda::Stream stream) override {
+    Idle(stream);
+    static_cast<EmulatedStream*>(stream)->Rethrow();
+  }
+
+ private:
+  void Enqueue(cuda::Stream stream, std::function<void()> work) {
+    if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
+    stream->Enqueue(std::move(work));
+  }
+
+  const std::shared_ptr<EmulatedFaults> faults_;
+  Mutex mutex_;
+  std::map<void*, size_t> sizes_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::shared_ptr<Device> MakeEmulatedCudaDevice(std::shared_ptr<EmulatedFaults> faults) {
+  if (faults == nullptr) faults = std::make_shared<EmulatedFaults>();
+  return cuda::MakeCudaDevice(std::make_unique<EmulatedRuntime>(std::move(faults)));
+}
+
+}  // namespace gyre::testing
