@@ -72,9 +72,10 @@ struct UnitList {
   UnitList(std::initializer_list<BlockId> all) : units(all) {}
   // In use or cached: rising, or for a restore in the order of their use.
   std::vector<BlockId> units;
-  // For a restore: so many of the first ones are what waiting sequences begin with.
+  // For a restore: the first `needed` units belong to the beginnings of waiting sequences.
   uint32_t needed = 0;
-  // Empty, or for each unit the last step that may have written it: what a later one wrote is not what is meant.
+  // Empty, or for each unit the last step that may have written it. A unit with a later stamp has other contents and
+  // counts as missing.
   std::vector<uint64_t> steps;
   bool operator==(const UnitList&) const = default;
 };

@@ -13,8 +13,9 @@ struct AdmissionLimits {
   size_t per_address = 16;  // so that one peer's connections displace only its own
 };
 
-// `addresses`: the hosts of waiting connections, the oldest first. Returns the one that is closed for a new one from
-// `newcomer`: the oldest of the same address if that has its share, else the oldest of all if no more may wait.
+// `addresses`: the hosts of waiting connections, the oldest first. Returns which of them to close for a new one from
+// `newcomer`: the oldest of that address if it has used its share, else the oldest of all if the total is reached.
+// nullopt: none.
 inline std::optional<size_t> GivesWay(std::span<const std::string> addresses, const std::string& newcomer,
                                       const AdmissionLimits& limits) {
   std::optional<size_t> oldest;

@@ -43,13 +43,13 @@ class Carrier;
 struct CarrierRow {
   Transport transport;
   std::string_view words;  // for messages, such as "shared memory"
-  // What its links are to the other end: io_uring is this end's way of reading and writing TCP.
+  // The transport that the peer sees. io_uring is TCP to the peer.
   Transport to_peer;
   // Whether a dialer tries it when nobody chose a carrier. The table's order is the order of the attempts.
   bool automatic;
   // Its links begin at the peer's TCP port. If this port can't be reached, no other carrier is tried.
   bool begins_with_tcp;
-  // The level of the line that says why a port that leaves the choice open does not offer it.
+  // The level of the line that says why an `auto` port does not offer it.
   LogLevel not_offered;
   std::unique_ptr<Carrier> (*make)(const CarrierRow& row, const CarrierContext& context);
 };
@@ -68,8 +68,8 @@ class Carrier {
 
   // Whether a link to this address can be tried. kUnavailable says why not.
   virtual Status Reaches(const RingAddress& to) const;
-  // Dials, says the hello, and waits until the peer has taken the link. kUnavailable: the two share no such carrier (if
-  // it begins with TCP: the peer can't be reached). Other errors are those of RingPort::Dial.
+  // Dials, says the hello, and waits until the peer has taken the link. kUnavailable: the peer does not offer this
+  // carrier (if it begins with TCP: the peer can't be reached). Other errors are those of RingPort::Dial.
   virtual StatusOr<DialedLink> Dial(const RingAddress& to, const Hello& hello, Deadline deadline) = 0;
 
   // Whether this caller's link goes over it.

@@ -65,7 +65,7 @@ class UdpRate {
   // The delivery rate.
   uint64_t delivered_ = 0;
   Deadline delivered_at_{}, first_sent_at_{};
-  uint64_t limited_until_ = 0;  // in delivered bytes: samples before are of a sender that had nothing to send
+  uint64_t limited_until_ = 0;  // in delivered bytes: samples up to there came while the sender had too little to send
   uint64_t round_ = 0, round_ends_ = 0;
   Deadline round_at_{};
   bool round_began_ = false;

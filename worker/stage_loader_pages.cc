@@ -112,8 +112,8 @@ void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
   worker_.say(epoch, moved);
 }
 
-// Copies what the list has, the units that sequences wait for first, until it would take longer than it is worth. What
-// is missing then is computed again, so nothing that goes wrong here is a fault of the plan.
+// Copies the listed units, those that sequences wait for first, until a time limit. Missing ones are computed again, so
+// an error here is no fault of the plan.
 StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
   constexpr size_t kSlice = 256;  // units that come on all layers before the next ones
   const size_t needed = std::min<size_t>(list.needed, list.units.size());
@@ -131,7 +131,7 @@ StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
     }
     return absl::OkStatus();
   });
-  size_t here = 0;  // so many of the list were asked for and came, as far as their sources have them
+  size_t here = 0;  // the first of the list, which were asked for, and came if their sources have them
   Deadline limit = give_up;
   const auto cancelled = [&] { return Clock::now() >= limit || Aborted(request.plan.epoch); };
   while (status.ok() && here < list.units.size()) {
@@ -163,7 +163,7 @@ StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
   return moved;
 }
 
-// The units whose pages a later step wrote than the list says, or none did, are missing.
+// A unit is missing if its page was never written, or was written by a later step than the list says.
 Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up,
                                 std::set<BlockId>* missing) {
   const PrepareRequest& request = *copying_.restore;
@@ -171,7 +171,7 @@ Status StageLoader::CheckStamps(const PreparedStage& prepared, const UnitList& l
   for (const auto& layer : prepared.stage->parts().layers) {
     if (layer->pages != nullptr) layers[static_cast<size_t>(layer->spec.kv_group)].push_back(layer);
   }
-  // On the thread that stamps, when it does so no more.
+  // On the stage's thread after the ring has ended, so no stamp changes meanwhile.
   auto found = std::make_shared<std::promise<std::vector<BlockId>>>();
   std::future<std::vector<BlockId>> future = found->get_future();
   worker_.after_ring([found, counts = request.memory, list, layers] {

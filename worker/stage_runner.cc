@@ -81,8 +81,8 @@ void StageRunner::Loop() {
   running_ = retired_ = nullptr;
 }
 
-// The jobs that wait, for a twentieth of a step or a few milliseconds: a long step would let copying stand still if
-// each were followed by one job. False: there was none.
+// Runs waiting jobs for a few milliseconds or a twentieth of the last step, whichever is longer. With one job a step,
+// copying would stand still when steps are long. False: none waited.
 bool StageRunner::RunJobs() {
   slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
   bool ran = false;

@@ -278,7 +278,7 @@ ClusterState::Actions ClusterState::Drained(Epoch epoch, UnitList live, Deadline
 ClusterState::Actions ClusterState::RingBroken(Epoch epoch, const Status& why, Deadline now) {
   // A ring that is given up already may break at any time: its repair goes on.
   if (const Plan* plan = ring_.whole(); plan != nullptr && plan->epoch == epoch) {
-    // After the decision members close the old ring's links, as the next one takes its place.
+    // After the decision members close the old ring's links anyway, so this break is expected.
     if (change_ == nullptr || !change_->transaction.decided()) {
       StopRing(now, why);
       ring_.Untold(why);

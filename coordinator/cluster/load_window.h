@@ -28,7 +28,7 @@ class RateWindow {
 
 struct MemberRates {
   double step_ms = 0;  // mean of the steps between its last two loads; 0 = there was none
-  // Over the last seconds, to the next stage, or of answers to the coordinator.
+  // Over the last seconds: activations to the next stage, or, of the last stage, answers to the coordinator.
   double rows_per_second = 0, bytes_per_second = 0;
 };
 

@@ -16,17 +16,17 @@
 
 namespace gyre {
 
-// The layers that a member holds in memory: of the plan that serves, or of one that was lost, which it is told to drop.
-// There is no command for that: it prepares and commits a stage without layers. Not thread-safe.
+// The layers that a member holds in memory: those of the plan that serves, or of a lost plan until it drops them. It
+// drops them by preparing and committing a stage without layers. Not thread-safe.
 class Holdings {
  public:
   Holdings() = default;
   explicit Holdings(LayerRange layers) : layers_(layers) {}
 
-  // That it runs.
+  // The layers that it runs.
   LayerRange layers() const { return layers_; }
   bool any() const { return layers_.size() > 0 || late_; }
-  // That it may hold: where a plan was lost while it was being committed, it runs these or those.
+  // All that it may hold: if a plan was lost during its commit, the member runs either the old or the new layers.
   LayerRange Most() const {
     if (!late_ || late_->layers.size() == 0) return layers_;
     if (layers_.size() == 0) return late_->layers;

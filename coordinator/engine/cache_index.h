@@ -40,8 +40,8 @@ struct CacheChange {
   bool operator==(const CacheChange&) const = default;
 };
 
-// The chains of units of one generation were handed out by one scheduler, or by the next one that went on with its
-// index: only together they mean something. Generations rise.
+// Chains may be combined only within one generation: those of one scheduler, or of its successor that took over its
+// index. Generations rise.
 struct CacheIndex {
   uint64_t generation = 0;
   std::vector<CachedUnit> units;

@@ -15,7 +15,7 @@ namespace gyre {
 void Engine::Impl::Loop() {
   for (;;) {
     RunCommands();
-    if (stopping_) return;  // the command that ends a wait has run, so nothing would end the next one
+    if (stopping_) return;  // Stop posts one command to wake this thread; it has run, so another Wait would not end
     TakeResults();
     ExpireDeadlines();
     CheckSilence();
@@ -26,7 +26,7 @@ void Engine::Impl::Loop() {
     Launch();
     HandOver();
     PublishStats();
-    // Before there is a ring, the index is that of the process before.
+    // Until the first ring the stored index is the previous process's.
     if (!awaited_) cache_.Report(scheduler_.get(), Clock::now());
     Wait();
   }

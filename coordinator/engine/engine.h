@@ -31,14 +31,14 @@ struct Ring {
   // stages' instruction sets. In another cache namespace new requests find nothing in the prefix cache that the ring
   // before computed; running ones keep their rows.
   uint64_t cache_namespace = 0;
-  // After a loss: what Engine::Restore left in the KV cache is there in this ring. Otherwise the cache is forgotten.
+  // After a loss: this ring still has the KV cache that Engine::Restore kept. False: the cache is forgotten.
   bool restores = false;
-  // But for these units.
+  // Units of it that were not restored.
   std::vector<BlockId> missing;
   // Members have had steps up to this one: the ring's have higher numbers.
   uint64_t step_floor = 0;
-  // A member of this process has layers: what kills it kills the coordinator. Quarantined requests, which may have
-  // cost two rings fail before they run here.
+  // A member of this process has layers: what kills it kills the coordinator. Requests in quarantine fail
+  // before they run here.
   bool own_member = false;
   std::shared_ptr<Link> to_first, from_last;
 };

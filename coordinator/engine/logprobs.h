@@ -21,8 +21,7 @@ struct TokenLogprob {
 class RowLogprobs {
  public:
   RowLogprobs() = default;
-  // From the answer to a request for the `n` best. kInternal: the answer does not fit it, or the row has logits that
-  // are no numbers.
+  // `answer`: to a request for the `n` best. kInternal: it is not, or a logit is NaN.
   static StatusOr<RowLogprobs> Read(const RowAnswer& answer, uint32_t n, int vocab);
   // The log-probability of an id with this raw logit.
   float Of(float logit) const { return static_cast<float>(static_cast<double>(logit) - log_sum_exp_); }

@@ -25,14 +25,15 @@ struct Draw {
   float probability = 0;  // after all filters, what the token was drawn with
 };
 
-// The request for a row that is to be sampled; first and count are the caller's. candidates = K when no filter says.
+// The request for a row that is to be sampled; the caller sets `first` and `count`. `candidates`: how many
+// ids to ask for, unless top_k says.
 RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& history, std::span<const uint64_t> mask,
                           uint32_t candidates = 64);
 
 // nullopt: the candidates do not decide it; ask for the full logits. `position` is the row's position.
-// kInternal: the answer does not fit the request, or nothing is left to draw (all masked or NaN); kInvalidArgument: and
-// the request bans ids.
-// `moved`: by how many positions the text is longer than what stands in the context, so that no number is drawn twice.
+// kInternal: the answer does not fit the request, or no id can be drawn (all masked or NaN). kInvalidArgument: no id
+// can be drawn, and the request bans some. `moved`: the number of tokens that a context shift dropped. It is added to
+// the position, so that no random number is used twice.
 StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, const TokenHistory& history,
                                                const RowRequest& request, const RowAnswer& answer, int vocab,
                                                uint32_t moved = 0);

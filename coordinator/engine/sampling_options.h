@@ -15,8 +15,8 @@
 
 namespace gyre {
 
-// Order: mask and logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw. Ties everywhere: adjusted
-// logit before temperature falling, then id rising.
+// Order: mask and logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw. Ties are always broken
+// alike: the larger adjusted logit, before temperature, comes first, then the smaller id.
 struct SamplingParams {
   float temperature = 0.8f;      // 0 = argmax
   int top_k = 40;                // 0 = off

@@ -51,7 +51,7 @@ struct FirstStep {
 
 class Expressions;
 
-// Makes expressions that are written out only when they are reached: counters, sets of names that were seen.
+// Makes expressions that are expanded only when the parser reaches them: a counter, or a set of names already seen.
 class Lazy {
  public:
   using State = std::array<uint64_t, 3>;
@@ -140,7 +140,7 @@ class Expressions {
   struct Node {
     Kind kind;
     bool nullable = false, regular = true;
-    bool searched = false;  // has And or Not: it may take no text, which only a search finds
+    bool searched = false;  // contains And or Not; it may match no text at all, and only a search shows that
     uint32_t a = 0, b = 0, c = 0;
   };
   struct Hash {

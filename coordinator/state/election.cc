@@ -19,7 +19,8 @@ namespace {
 
 // The limit for an answer, while nothing ends meanwhile.
 constexpr Duration kTimeout = std::chrono::seconds(2);
-// Threads sleep by a clock that stands still while the machine is suspended, so none of them sleeps long.
+// The clock by which threads sleep stands still while the machine is suspended. So they sleep briefly and look at the
+// lease often.
 constexpr Duration kGlance = std::chrono::milliseconds(100);
 
 class EtcdElection : public Election {
