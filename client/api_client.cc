@@ -27,7 +27,9 @@ class AnswerReader {
   StatusOr<ApiEnd> Finish() {
     events_.Finish([this](std::string_view name, std::string_view data) { OnEvent(name, data); });
     const bool streamed = streams_;
-    if (!streams_ && status_.ok()) OnEvent("", whole_);
+    // It would be cleared while it is read.
+    const std::string whole = std::move(whole_);
+    if (!streams_ && status_.ok()) OnEvent("", whole);
     GYRE_RETURN_IF_ERROR(status_);
     // Half an answer must not pass for a whole one.
     if (streamed && !done_ && end_.finish_reason.empty()) {

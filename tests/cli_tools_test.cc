@@ -206,13 +206,18 @@ TEST_F(ToolsTest, AYesBeforeTheQuestionIsNone) {
   ASSERT_TRUE(chat->WaitFor("yes\r\n")) << "the terminal has it";
   go = true;
   ASSERT_TRUE(chat->WaitFor("Run it?")) << chat->output();
+  chat->Type("n\r");
+  ASSERT_TRUE(chat->WaitFor("It says: error: the user did not allow this call")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  chat->Type("Hi\r");
+  ASSERT_TRUE(chat->WaitFor("Run it?")) << chat->output();
   chat->Type("\x03");
   EXPECT_TRUE(chat->WaitFor("[stopped]")) << chat->output();
   EXPECT_FALSE(Ran("weather"));
   ASSERT_TRUE(chat->WaitFor("> ")) << "the chat goes on";
   chat->Type("/exit\r");
   EXPECT_EQ(chat->Wait(seconds(30)), 0);
-  EXPECT_EQ(peer.bodies().size(), 1u);
+  EXPECT_EQ(peer.bodies().size(), 3u);
 }
 
 TEST_F(ToolsTest, TheModelHearsWhatWentWrong) {

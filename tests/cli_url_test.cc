@@ -187,6 +187,16 @@ TEST_F(UrlTest, ErrorsAreSentencesAndTheChatGoesOn) {
   EXPECT_EQ(peer.bodies().at(1).at("messages").as_array().size(), 1u) << "the question that failed is forgotten";
 }
 
+// A server that does not stream, though it was asked to.
+TEST_F(UrlTest, AnAnswerMayComeWhole) {
+  const OpenAiPeer peer({.instead = [](HttpPeer::Call& call, const boost::json::object&) {
+    return call.Respond(200, R"({"choices":[{"message":{"content":"Hello: you"},"finish_reason":"stop"}]})");
+  }});
+  const Ended e = Piped(peer, "Hi\\n", "-q");
+  EXPECT_EQ(e.code, 0) << e.text;
+  EXPECT_EQ(e.text, "Hello: you\n");
+}
+
 // Half an answer is none, however the server ends it.
 TEST_F(UrlTest, AnAnswerThatIsCutOffIsAnError) {
   const auto begun = [](std::string end) {
