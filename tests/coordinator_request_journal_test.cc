@@ -312,6 +312,16 @@ TEST(RequestCodecTest, EverySettingComesBack) {
   EXPECT_EQ(back.cache_salt, r.cache_salt);
   EXPECT_THAT(IdsOf(back.generated), ElementsAre(6));
   EXPECT_EQ(back.sampling, r.sampling);
+  EXPECT_FALSE(back.grammar_source.has_value());
+  for (const bool other : {false, true}) {
+    r.grammar_source = grammar::Source{.kind = grammar::SourceKind::kJsonSchema, .text = "{}"};
+    r.compact_json = other;
+    r.jump_ahead = !other;
+    const Request again = DecodeRequest(EncodeRequest(r));
+    EXPECT_EQ(again.grammar_source, r.grammar_source);
+    EXPECT_EQ(again.compact_json, r.compact_json);
+    EXPECT_EQ(again.jump_ahead, r.jump_ahead);
+  }
 }
 
 TEST(RequestCodecTest, TokensComeBackAndCutOnesAreRefused) {

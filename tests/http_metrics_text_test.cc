@@ -57,6 +57,9 @@ MetricsInput MadeUp() {
   e.failed = 1;
   e.cancelled = 2;
   e.tokens_generated = 80;
+  e.forced_tokens = 21;
+  e.mask_bytes_sent = 4096;
+  e.mask_time.Add(milliseconds(3));
   e.prompt_tokens = 300;
   e.prompt_rows = 270;
   e.step_errors = 3;
@@ -113,6 +116,35 @@ gyre_requests_ended_total{outcome="cancelled"} 2
 # HELP gyre_tokens_generated_total Tokens that were generated.
 # TYPE gyre_tokens_generated_total counter
 gyre_tokens_generated_total 80
+# HELP gyre_forced_tokens_total Generated tokens that a grammar forced, and that took no answer.
+# TYPE gyre_forced_tokens_total counter
+gyre_forced_tokens_total 21
+# HELP gyre_mask_bytes_total Bytes of grammars' masks that went into the ring.
+# TYPE gyre_mask_bytes_total counter
+gyre_mask_bytes_total 4096
+# HELP gyre_mask_seconds Time that texts waited for a mask which was not known yet.
+# TYPE gyre_mask_seconds histogram
+gyre_mask_seconds_count 1
+gyre_mask_seconds_sum 0.003
+gyre_mask_seconds_bucket{le="0.001"} 0
+gyre_mask_seconds_bucket{le="0.0025"} 0
+gyre_mask_seconds_bucket{le="0.005"} 1
+gyre_mask_seconds_bucket{le="0.01"} 1
+gyre_mask_seconds_bucket{le="0.025"} 1
+gyre_mask_seconds_bucket{le="0.05"} 1
+gyre_mask_seconds_bucket{le="0.1"} 1
+gyre_mask_seconds_bucket{le="0.25"} 1
+gyre_mask_seconds_bucket{le="0.5"} 1
+gyre_mask_seconds_bucket{le="1"} 1
+gyre_mask_seconds_bucket{le="2.5"} 1
+gyre_mask_seconds_bucket{le="5"} 1
+gyre_mask_seconds_bucket{le="10"} 1
+gyre_mask_seconds_bucket{le="30"} 1
+gyre_mask_seconds_bucket{le="60"} 1
+gyre_mask_seconds_bucket{le="120"} 1
+gyre_mask_seconds_bucket{le="300"} 1
+gyre_mask_seconds_bucket{le="600"} 1
+gyre_mask_seconds_bucket{le="+Inf"} 1
 # HELP gyre_prompt_tokens_total Tokens of the prompts of all requests.
 # TYPE gyre_prompt_tokens_total counter
 gyre_prompt_tokens_total 300

@@ -29,7 +29,6 @@ Status GrammarGuide::Begin(SeqId seq, const Request& request, std::span<const To
   BeginReasoning(request, &text);
   std::string content;
   size_t at = 0;
-  if (!generated.empty()) BeginUnopened(generated.front(), &text);
   while (text.reasoning && at < generated.size()) EndReasoning(generated[at++], &text, &content);
   if (text.reasoning && text.open_token < 0) return absl::OkStatus();  // any id may come
   return Find(seq, &text, std::move(content), {generated.begin() + static_cast<std::ptrdiff_t>(at), generated.end()});
@@ -49,18 +48,18 @@ void GrammarGuide::BeginReasoning(const Request& request, Text* text) const {
   if (text->open_token < 0) text->reasoning.reset();
 }
 
-// The grammar begins with the answer's first token, unless that opens reasoning.
-void GrammarGuide::BeginUnopened(TokenId first, Text* text) {
-  if (text->open_token >= 0 && first != text->open_token) text->reasoning.reset();
-  text->open_token = -1;
-}
-
 // Takes in a token while the grammar has not begun. `content`: what stands behind the end of reasoning in it.
 void GrammarGuide::EndReasoning(TokenId token, Text* text, std::string* content) const {
-  for (const AnswerSplitter::Piece& piece : text->reasoning->Push(token, options_.tokenizer->Piece(token))) {
-    if (!piece.reasoning) *content += piece.text;
+  if (text->open_token >= 0 && token != text->open_token) {
+    *content += grammar::PieceOf(*options_.tokenizer, token);
+    text->reasoning.reset();
+  } else {
+    for (const AnswerSplitter::Piece& piece : text->reasoning->Push(token, options_.tokenizer->Piece(token))) {
+      if (!piece.reasoning) *content += piece.text;
+    }
+    if (text->reasoning->part() == AnswerSplitter::Part::kContent) text->reasoning.reset();
   }
-  if (text->reasoning->part() == AnswerSplitter::Part::kContent) text->reasoning.reset();
+  text->open_token = -1;
 }
 
 Status GrammarGuide::Advance(SeqId seq, TokenId token) {
@@ -68,7 +67,6 @@ Status GrammarGuide::Advance(SeqId seq, TokenId token) {
   if (at == texts_.end()) return absl::OkStatus();
   Text& text = at->second;
   text.mask = nullptr;
-  BeginUnopened(token, &text);
   if (text.reasoning) {
     std::string content;
     EndReasoning(token, &text, &content);

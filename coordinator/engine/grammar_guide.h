@@ -89,7 +89,6 @@ class GrammarGuide {
   };
 
   void BeginReasoning(const Request& request, Text* text) const;
-  static void BeginUnopened(TokenId first, Text* text);
   void EndReasoning(TokenId token, Text* text, std::string* content) const;
   Status Find(SeqId seq, Text* text, std::string bytes, std::vector<TokenId> tokens);
   Status Post(const grammar::CompiledGrammar* grammar, std::function<void()> search);
