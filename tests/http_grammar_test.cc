@@ -109,7 +109,7 @@ TEST_F(HttpGrammarTest, EachFieldOfEachApiGivesTheAnswerItsForm) {
 
 TEST_F(HttpGrammarTest, WhatMustComeNeedsNoAnswerUnlessTheRequestSaysSo) {
   const std::string fields = R"x("guided_regex":"The colour of this is (red|blue)")x";
-  const auto forced = [] { return ring_->engine().stats().forced_tokens; };
+  const auto forced = [] { return runtime_->engine().stats().forced_tokens; };
   const uint64_t before = forced();
   EXPECT_THAT(Answer(kChat, fields + ",\"jump_ahead\":false"),
               ::testing::MatchesRegex("The colour of this is (red|blue)"));

@@ -19,7 +19,7 @@ v1::AnswerFormat EncodeFormat(const AnswerFormat& format) {
     marker->set_id(control.id);
     marker->set_text(control.text);
   }
-  if (format.tools != nullptr) out.set_tools(format.tools->name);
+  if (format.tools != nullptr) out.set_calls(format.tools->name);
   return out;
 }
 
@@ -34,7 +34,7 @@ AnswerFormat DecodeFormat(const v1::AnswerFormat& format) {
   if (format.begins() == v1::AnswerFormat::IN_REASONING) out.begins = AnswerFormat::Begins::kInReasoning;
   if (format.begins() == v1::AnswerFormat::IN_CONTENT) out.begins = AnswerFormat::Begins::kInContent;
   for (const auto& control : format.controls()) out.controls.push_back({control.id(), control.text()});
-  out.tools = ToolFormatNamed(format.tools());
+  out.tools = ToolFormatNamed(format.calls());
   return out;
 }
 

@@ -50,16 +50,7 @@ TokenTrie::Nodes MakeNodes(const std::vector<std::string>& pieces, const std::ve
 
 std::vector<std::string> Pieces(const Tokenizer& t, int vocab) {
   std::vector<std::string> pieces(static_cast<size_t>(std::max(t.size(), vocab)));
-  for (TokenId id = 0; id < t.size(); ++id) {
-    const TokenType type = t.type(id);
-    if (type == TokenType::kUnused || type == TokenType::kUnknown || t.IsEndOfGeneration(id)) continue;
-    std::string& piece = pieces[static_cast<size_t>(id)];
-    piece = type == TokenType::kControl ? MarkedControl(t.Text(id)) : t.Piece(id);
-    // No other token may begin or end what stands for a control token.
-    constexpr char kMarks[] = {kMarkBegin, kMarkEnd};
-    const bool marked = piece.find_first_of(std::string_view(kMarks, 2)) != std::string::npos;
-    if (type != TokenType::kControl && marked) piece.clear();
-  }
+  for (TokenId id = 0; id < t.size(); ++id) pieces[static_cast<size_t>(id)] = PieceOf(t, id);
   return pieces;
 }
 
@@ -72,6 +63,17 @@ std::vector<TokenId> Ends(const Tokenizer& t) {
 }
 
 }  // namespace
+
+std::string PieceOf(const Tokenizer& tokenizer, TokenId id) {
+  const TokenType type = tokenizer.type(id);
+  if (type == TokenType::kUnused || type == TokenType::kUnknown || tokenizer.IsEndOfGeneration(id)) return {};
+  if (type == TokenType::kControl) return MarkedControl(tokenizer.Text(id));
+  std::string piece = tokenizer.Piece(id);
+  // No other token may begin or end what stands for a control token.
+  constexpr char kMarks[] = {kMarkBegin, kMarkEnd};
+  if (piece.find_first_of(std::string_view(kMarks, sizeof kMarks)) != std::string::npos) piece.clear();
+  return piece;
+}
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : TokenTrie(Pieces(tokenizer, vocab), Ends(tokenizer)) {}
 

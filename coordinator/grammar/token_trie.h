@@ -13,6 +13,10 @@ namespace gyre::grammar {
 // The ids that may come next: bit id of word id/64, as RowRequest::mask has them.
 using TokenBits = std::vector<uint64_t>;
 
+// A token's bytes as a grammar has them. Control tokens stand by their names with the marks of model/marked_text.h,
+// which no text of UTF-8 has: a grammar allows one only where it names it. "": unused tokens, and the ends of a text.
+std::string PieceOf(const Tokenizer& tokenizer, TokenId id);
+
 // Built once a model. Immutable, thread-safe.
 class TokenTrie {
  public:
@@ -25,8 +29,7 @@ class TokenTrie {
   // Nodes in the order in which a walk meets them; a node's children begin right behind it.
   using Nodes = std::vector<Node>;
 
-  // Control tokens stand by their names with the marks of model/marked_text.h, which no text of UTF-8 has: a grammar
-  // allows one only where it names it. Unused tokens and those without bytes are in no walk.
+  // By PieceOf; those without bytes are in no walk.
   // vocab: ids of the model, which may be more than the tokenizer's.
   explicit TokenTrie(const Tokenizer& tokenizer, int vocab = 0);
   // pieces[id]; "" = none. ends: the ids that end a text.
