@@ -248,7 +248,7 @@ TEST_F(KvCacheTest, WhatIsTakenOverIsFoundAndTheNewerOfTwoEqualsStays) {
 // Five slots, one of which the sequence has, and a snapshot at the regular distance of eight positions.
 class KvSnapshotTest : public ::testing::Test {
  protected:
-  KvCache cache_{{.counts = {.num_blocks = 64, .num_slots = 5}, .block_size = 2, .snapshot_every = 8}};
+  KvCache cache_{{.counts = {.units = {64, 5}}, .block_size = 2, .snapshot_every = 8}};
 
   // Computes a prompt and lets it go. Returns the positions of its snapshots.
   std::vector<uint32_t> Compute(const Rows& rows, const std::vector<uint32_t>& boundaries, uint32_t* found = nullptr) {

@@ -237,7 +237,7 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
                       .value_heads = heads,
                       .key_dim = key_dim,
                       .value_dim = value_dim,
-                      .dealt = !delta,
+                      .interleaved = !delta,
                       .delta = delta,
                       .key_norm_eps = delta ? 1e-6f : 0,
                       .skip = delta ? nullptr : skip.data(),

@@ -154,7 +154,7 @@ TEST_F(EngineRequests, ACancelledPromptGetsNoFurtherStep) {
   Pass();
   EXPECT_EQ(stage_.Poll(std::chrono::milliseconds(1)).kind, FrameKind{});
   EXPECT_EQ(engine_->stats().prompt_rows, rows);
-  EXPECT_EQ(engine_->stats().scheduler.blocks_available, options_.scheduler.num_blocks);
+  EXPECT_EQ(engine_->stats().scheduler.memory[kPageGroup].available, options_.scheduler.memory[kPageGroup]);
 }
 
 TEST_F(EngineRequests, AStopIdEndsTheText) {

@@ -129,7 +129,7 @@ TEST(ServeHttpTest, WhileTheModelLoadsItIsAliveAndNotReady) {
   ring_options.quiet = true;
   const auto ring = Runtime::Open(ring_options);
   ASSERT_TRUE(ring.ok()) << ring.status();
-  (*front)->Serve({}, kServedModel, **ring, nullptr);
+  (*front)->Serve({}, kServedModel, **ring, nullptr, nullptr);
   // On the same connection.
   EXPECT_EQ(ask("GET", "/ready").status, 200);
   EXPECT_EQ(ask("GET", "/v1/models").status, 200);

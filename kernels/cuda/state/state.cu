@@ -37,7 +37,8 @@ GPU_FN float NormOf(float sum_of_squares, float eps) {
 GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, StateScanParams p, float* out) {
   GPU_SHARED(ScanShared, s);
   const StateRun run = runs[gpu::BlockY()];
-  const size_t head = gpu::BlockX(), key_head = p.dealt ? head % p.key_heads : head / (p.value_heads / p.key_heads);
+  const size_t head = gpu::BlockX(),
+               key_head = p.interleaved ? head % p.key_heads : head / (p.value_heads / p.key_heads);
   float* state = run.state + p.state_at + head * p.key_dim * p.value_dim;
   for (size_t r = run.first; r < run.first + run.count; ++r) {
     const float* q = rows.q + r * rows.stride + key_head * p.key_dim;
