@@ -172,7 +172,7 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
       calls.parallel = parallel;
       const auto g = Made(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
-      size_t read_calls = 0, most = 0, texts = 0;
+      size_t most = 0, texts = 0;
       for (int i = 0; i < 120; ++i) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
@@ -182,7 +182,6 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
         EXPECT_GE(read.calls.size(), 1u) << tools.name << ": " << text;
         const size_t n = CheckCalls(tools, Usual(), read, text);
         if (HasFailure()) return;
-        read_calls += n;
         most = std::max(most, n);
         ++texts;
       }
