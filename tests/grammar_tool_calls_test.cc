@@ -8,6 +8,7 @@
 #include "model/marked_text.h"
 #include "model/tool_reader.h"
 #include "tests/testing/grammar_text.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/small_schema.h"
 
 namespace gyre::grammar {
@@ -173,7 +174,8 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
       const auto g = Made(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       size_t most = 0, texts = 0;
-      for (int i = 0; i < 120; ++i) {
+      constexpr size_t kTexts = testing::kSanitized ? 60 : 120;
+      for (size_t i = 0; i < kTexts; ++i) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
         const std::string text = TextOf(vocabulary, tokens);
@@ -185,7 +187,7 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
         most = std::max(most, n);
         ++texts;
       }
-      EXPECT_GE(texts, 30u) << tools.name;
+      EXPECT_GE(texts, kTexts / 4) << tools.name;
       if (parallel && tools.text.many) {
         EXPECT_GT(most, 1u) << tools.name;
       } else {
@@ -242,7 +244,8 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       std::mt19937 random(5);
       size_t read_calls = 0;
-      for (int i = 0; i < 40; ++i) {
+      constexpr size_t kTexts = testing::kSanitized ? 16 : 40;
+      for (size_t i = 0; i < kTexts; ++i) {
         // The text goes on with what a call begins with, as a model's would.
         std::string begins;
         const bool whole = tools.form == ToolForm::kLlamaJson || tools.form == ToolForm::kPythonic;
@@ -283,7 +286,7 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
         if (!parallel) EXPECT_EQ(read.calls.size(), 1u) << tools.name << ": " << text;
         if (HasFailure()) return;
       }
-      EXPECT_GE(read_calls, 10u) << tools.name;
+      EXPECT_GE(read_calls, kTexts / 4) << tools.name;
     }
   }
 }

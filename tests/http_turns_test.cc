@@ -12,6 +12,7 @@
 #include "tests/testing/agent_session.h"
 #include "tests/testing/agent_tokenizer.h"
 #include "tests/testing/http_api.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_hybrid.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -55,6 +56,10 @@ class TurnsTest : public ::testing::TestWithParam<const char*> {
     api_ = std::make_unique<ApiCaller>(ring_->service());
     AddOpenAiRoutes(api_->router, api_->context);
     AddAnthropicRoutes(api_->router, api_->context);
+  }
+  // One model is enough for a sanitizer, which makes it slow.
+  void SetUp() override {
+    if (testing::kSanitized && GetParam() != std::string_view("qwen35")) GTEST_SKIP() << "not with a sanitizer";
   }
   ~TurnsTest() override { EXPECT_TRUE(ring_->engine().CheckIntegrity().ok()) << ring_->engine().CheckIntegrity(); }
 
