@@ -183,6 +183,7 @@ TEST_F(ToolsTest, OnATerminalTheUserDecides) {
   EXPECT_TRUE(chat->WaitFor("> "));
   chat->Type("/tools\r");
   EXPECT_TRUE(chat->WaitFor("weather            ./weather 'in {city}'")) << chat->output();
+  EXPECT_TRUE(chat->WaitFor("> ")) << chat->output();
   chat->Type("\x04");
   EXPECT_EQ(chat->Wait(seconds(30)), 0) << chat->output();
   EXPECT_THAT(chat->output(), Not(HasSubstr("(asks first)")));
