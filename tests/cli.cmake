@@ -39,6 +39,12 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(metrics_in_prometheus PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
+# A model for tests in other languages.
+if(GYRE_TESTS)
+  add_executable(write_calling_model write_calling_model.cc)
+  target_link_libraries(write_calling_model PRIVATE gyre_model)
+endif()
+
 # The web page in a browser. It skips where Node's packages or Chromium are missing.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   add_test(NAME web_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)

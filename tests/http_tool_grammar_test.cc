@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tests/testing/demo_model.h"
+#include "tests/testing/demo_runtime.h"
 #include "tests/testing/http_api.h"
 #include "tests/testing/live_server.h"
 #include "tests/testing/small_schema.h"
@@ -125,26 +126,18 @@ Answered ReadMessage(const std::string& body, bool stream) {
   return out;
 }
 
-class HttpToolGrammarTest : public ::testing::Test {
+class HttpToolGrammarTest : public testing::DemoRuntimeTest {
  protected:
   static void SetUpTestSuite() {
     // The form of Hermes and Qwen.
     file_ = new testing::TinyModelFile(testing::DemoModelWithTemplate(
         "{%if tools%}{{tools|tojson}}{%endif%}{%for m in messages%}{{m.role}}: {{m.content}}"
         "{%if m.tool_calls%}<tool_call>{{m.tool_calls[0].function|tojson}}</tool_call>{%endif%}\n{%endfor%}"));
-    RuntimeOptions options;
-    options.model = file_->path();
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 8;
-    auto ring = Runtime::Open(options);
-    ASSERT_TRUE(ring.ok()) << ring.status();
-    ring_ = ring->release();
+    OpenRuntime(file_->path());
   }
   static void TearDownTestSuite() {
-    delete ring_;
+    DemoRuntimeTest::TearDownTestSuite();
     delete file_;
-    ring_ = nullptr;
   }
 
   // The tools in the shape of an API.
@@ -188,8 +181,7 @@ class HttpToolGrammarTest : public ::testing::Test {
   }
 
   static inline testing::TinyModelFile* file_ = nullptr;
-  static inline Runtime* ring_ = nullptr;
-  LiveServer server_{*ring_};
+  LiveServer server_{*runtime_};
 };
 
 TEST_F(HttpToolGrammarTest, ACallThatMustComeComesAndObeysItsSchema) {

@@ -3,25 +3,29 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "runtime/runtime.h"
 
 namespace gyre::testing {
 
 class DemoRuntimeTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
+  static void SetUpTestSuite() { OpenRuntime(GYRE_DEMO_MODEL); }
+  static void TearDownTestSuite() {
+    delete runtime_;
+    runtime_ = nullptr;
+  }
+  // For a suite with another model file.
+  static void OpenRuntime(const std::string& model) {
     RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
+    options.model = model;
     options.threads = 1;
     options.quiet = true;
     options.parallel = 4;
     auto runtime = Runtime::Open(options);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = runtime->release();
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
   }
 
   static inline Runtime* runtime_ = nullptr;
