@@ -44,4 +44,16 @@ constexpr uint64_t KvBytes(KvType type, uint64_t elems) {
 constexpr uint64_t KvNibbleByte(uint64_t d) { return d / kKvBlock * (kKvBlock / 2) + d % (kKvBlock / 2); }
 constexpr int KvNibbleShift(uint64_t d) { return d % kKvBlock < kKvBlock / 2 ? 0 : 4; }
 
+// Calls f.template operator()<type>() for a type that is known only at run time.
+template <typename Fn>
+void WithKvType(KvType type, const Fn& f) {
+  switch (type) {
+    case KvType::kF32: return f.template operator()<KvType::kF32>();
+    case KvType::kF16: return f.template operator()<KvType::kF16>();
+    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
+    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
+    case KvType::kQ4_0: return f.template operator()<KvType::kQ4_0>();
+  }
+}
+
 }  // namespace gyre

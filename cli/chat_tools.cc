@@ -14,6 +14,7 @@
 #include "cli/terminal_text.h"
 #include "coordinator/http/json_text.h"
 #include "fmt/core.h"
+#include "model/utf8.h"
 
 namespace gyre {
 namespace {
@@ -65,7 +66,7 @@ std::string Folded(std::string_view head, std::string_view text, size_t lines, s
     const size_t end = std::min(text.find('\n', at), text.size());
     size_t cut = std::min(end, bytes);
     // Not within a character.
-    while (cut < end && cut > at && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+    while (cut < end && cut > at && ContinuesUtf8(text[cut])) --cut;
     if (line > 0) out += below;
     TerminalText shown;
     out += shown.Push(text.substr(at, cut - at));

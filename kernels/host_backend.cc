@@ -118,8 +118,8 @@ void HostBackend::CopyColumns(const float* from, size_t rows, size_t from_stride
   for (size_t r = 0; r < rows; ++r) std::copy_n(from + r * from_stride, width, to + r * to_stride);
 }
 
-void HostBackend::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) {
-  *cut += EncodeWireRows(type, x, rows, dim, out);
+void HostBackend::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) {
+  *saturated += EncodeWireRows(type, x, rows, dim, out);
 }
 void HostBackend::DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) {
   DecodeWireRows(type, in, rows, dim, x);

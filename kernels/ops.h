@@ -271,8 +271,9 @@ class Backend {
   // The first `width` elements of `rows` rows, from rows of from_stride elements to rows of to_stride.
   virtual void CopyColumns(const float* from, size_t rows, size_t from_stride, size_t width, float* to,
                            size_t to_stride) = 0;
-  // Rows as they travel: wire_rows.h. Adds the number of values that were cut to *cut.
-  virtual void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) = 0;
+  // Rows as they travel: wire_rows.h. Adds the number of values that saturated to
+  // *saturated.
+  virtual void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) = 0;
   virtual void DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) = 0;
   virtual void TopK(std::span<const TopKRow> rows, size_t vocab) = 0;
   // In double, in a fixed order.

@@ -8,6 +8,9 @@
 
 namespace gyre {
 
+// Whether the byte is one of a character but its first.
+inline bool ContinuesUtf8(char byte) { return (static_cast<uint8_t>(byte) & 0xC0u) == 0x80u; }
+
 // The length of the character that begins here; 0 if the bytes are no valid character (overlong, surrogate, cut).
 inline size_t ValidUtf8Length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<uint8_t>(text[at + i]) : 0u; };
@@ -35,7 +38,7 @@ inline bool BeginsUtf8(std::string_view bytes) {
   const size_t whole = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
   if (bytes.size() >= whole) return false;
   for (const char c : bytes.substr(1)) {
-    if ((static_cast<uint8_t>(c) & 0xC0u) != 0x80) return false;
+    if (!ContinuesUtf8(c)) return false;
   }
   return true;
 }

@@ -11,7 +11,7 @@ if(GYRE_TESTS)
           coordinator_replicas_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
           coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_journal_test
-          coordinator_response_book_test
+          coordinator_response_journal_test
           coordinator_sampling_options_test
     DEPS gyre_coordinator simulated_worlds)
   # Long, without memory of their own: asan_all alone has them under AddressSanitizer.

@@ -1,5 +1,5 @@
-// Which ids may come next in the texts that obey a grammar (docs/grammar.md): where each text is in its grammar, who
-// waits for which mask, and how the last stage learns the masks.
+// Guides the texts that obey a grammar (docs/grammar.md): it knows the state of each text in its grammar, which texts
+// wait for a mask, and which masks the last stage has.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +100,8 @@ class GrammarGuide {
   std::unordered_map<SeqId, Text> texts_;
   MaskNumbers numbers_;
   std::vector<NumberedMask> news_;  // that the step which is being made names
-  // Of each grammar that a maker works with: what waits for it. A grammar has one maker at a time, as its lock would
-  // keep a second one from other grammars' texts.
+  // The searches that wait for each grammar that a maker works with. A grammar has one maker at a time: a second one
+  // would wait for its lock, while texts of other grammars need a maker.
   std::unordered_map<const grammar::CompiledGrammar*, std::deque<std::function<void()>>> searches_;
   std::optional<WorkPool> makers_;  // from the first grammar on
 };

@@ -37,8 +37,8 @@ struct CompileOptions {
   // Where tokens must come, the mask has one id, which is drawn without an answer. false: this is left to the masks,
   // and each token has its answer.
   bool jump_ahead = true;
-  // Of the trie's vocabulary; outlives the grammar. It says which of their tokens forced bytes are. null: only what no
-  // other token can write is forced.
+  // It splits forced bytes into tokens. It has the trie's vocabulary, and outlives the grammar. null: a token is forced
+  // only if no other token can write its bytes.
   const Tokenizer* tokenizer = nullptr;
 };
 

@@ -1,5 +1,6 @@
 #include "coordinator/grammar/forced_tokens.h"
 
+#include "coordinator/grammar/token_walk.h"
 #include "model/utf8.h"
 
 namespace gyre::grammar {
@@ -8,8 +9,6 @@ namespace {
 // So many forced bytes are looked at: the first token rarely depends on more, and where a longer one might begin them,
 // nothing is forced.
 constexpr size_t kMostBytes = 48;
-
-bool ContinuesCharacter(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -40,23 +39,7 @@ std::string ForcedBytes(Parser* parser, StateId state, size_t most, std::vector<
 bool ForcedTokens::Crosses(std::string_view rest, StateId behind) {
   const uint32_t node = trie_.Find(rest);
   if (node == 0) return false;
-  const TokenTrie::Nodes& nodes = trie_.nodes();
-  const size_t above = nodes[node].depth;
-  path_.assign(1, behind);
-  for (uint32_t at = node + 1; at < nodes[node].end;) {
-    const TokenTrie::Node& n = nodes[at];
-    const size_t depth = n.depth - above;
-    const StateId state = parser_.Next(path_[depth - 1], n.byte);
-    if (state == kDead) {
-      at = n.end;
-      continue;
-    }
-    if (n.token >= 0) return true;
-    path_.resize(depth);
-    path_.push_back(state);
-    ++at;
-  }
-  return false;
+  return !WalkTokens(&parser_, behind, trie_.nodes(), node, &path_, [](TokenId) { return false; });
 }
 
 // The first token of `bytes` behind another text; -1: none begins with them.
@@ -94,7 +77,7 @@ TokenId ForcedTokens::After(StateId state) {
   for (size_t at = bytes.size(); at-- > 0;) {
     if (!Crosses(std::string_view(bytes).substr(at), behind)) continue;
     size_t begin = at;  // of the character
-    while (begin > 0 && ContinuesCharacter(bytes[begin])) --begin;
+    while (begin > 0 && ContinuesUtf8(bytes[begin])) --begin;
     if (begin == 0 || First(before, std::string_view(bytes).substr(0, begin)) != first) return -1;
   }
   return first;

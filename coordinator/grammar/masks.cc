@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "coordinator/grammar/token_walk.h"
+
 namespace gyre::grammar {
 namespace {
 
@@ -333,23 +335,10 @@ void MaskMaker::Walk(ExprId e, const TokenTrie::Nodes& nodes, TokenBits* bits, O
 }
 
 void MaskMaker::WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) {
-  const size_t above = nodes[node].depth;
-  if (path_.empty()) path_.resize(64);
-  path_[0] = from;
-  const uint32_t end = nodes[node].end;
-  for (uint32_t at = node + 1; at < end;) {
-    const TokenTrie::Node& n = nodes[at];
-    const size_t depth = n.depth - above;
-    const StateId state = parser_.Next(path_[depth - 1], n.byte);
-    if (state == kDead) {
-      at = n.end;
-      continue;
-    }
-    if (n.token >= 0) trie_->Mark(n.token, bits);
-    if (path_.size() <= depth) path_.resize(depth + 64);
-    path_[depth] = state;
-    ++at;
-  }
+  WalkTokens(&parser_, from, nodes, node, &path_, [&](TokenId token) {
+    trie_->Mark(token, bits);
+    return true;
+  });
 }
 
 // Adds to `next` where each clean character leads. False: one may not follow (none: not one may), or a rule is called.

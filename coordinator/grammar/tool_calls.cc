@@ -149,7 +149,7 @@ class CallGrammar {
 
   // ---- Calls
 
-  // Of a tool: with what stands behind them.
+  // The arguments of a tool's call, with the text that ends them.
   StatusOr<ExprId> Arguments(const ToolCalls::Tool& tool) {
     GYRE_ASSIGN_OR_RETURN(JsonTree schema, ReadJson(tool.parameters, grammar_.budget().bounds().nesting));
     ArgumentsForm form = Form(tool);

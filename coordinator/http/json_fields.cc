@@ -94,7 +94,7 @@ JsonFields::JsonFields(const json::object& object, std::string path) : object_(o
 const json::value* JsonFields::Find(std::string_view name) {
   known_.emplace(name);
   if (error_) return nullptr;
-  const json::value* value = object_.if_contains(json::string_view(name.data(), name.size()));
+  const json::value* value = object_.if_contains(JsonView(name));
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 

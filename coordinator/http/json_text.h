@@ -10,6 +10,7 @@
 namespace gyre::http {
 
 inline std::string_view View(boost::json::string_view text) { return {text.data(), text.size()}; }
+inline boost::json::string_view JsonView(std::string_view text) { return {text.data(), text.size()}; }
 
 // Replaces each byte that is no part of a valid character by U+FFFD.
 std::string ValidUtf8(std::string_view bytes);

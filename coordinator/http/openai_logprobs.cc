@@ -5,6 +5,7 @@
 
 #include "coordinator/http/json_text.h"
 #include "fmt/format.h"
+#include "model/utf8.h"
 
 namespace gyre::http {
 namespace {
@@ -72,8 +73,7 @@ void AppendTop(const Service& service, const TokenScore& score, std::string* out
 }
 
 size_t Characters(std::string_view bytes) {
-  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
-  return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), begins));
+  return bytes.size() - static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), ContinuesUtf8));
 }
 
 }  // namespace

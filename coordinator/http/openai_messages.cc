@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/http/json_text.h"
 #include "coordinator/http/tool_fields.h"
 #include "fmt/core.h"
 
@@ -80,8 +81,7 @@ void ReadPart(JsonFields& fields, std::initializer_list<std::string_view> types,
 }  // namespace
 
 json::object TextMessage(std::string_view role, std::string_view text) {
-  return {{"role", json::string_view(role.data(), role.size())},
-          {"content", json::string_view(text.data(), text.size())}};
+  return {{"role", JsonView(role)}, {"content", JsonView(text)}};
 }
 
 std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name,

@@ -240,16 +240,14 @@ void ReadMessageTools(JsonFields& fields, ToolRequest* out) {
 }
 
 json::object ToolCall(std::string_view id, std::string_view name, std::string_view arguments) {
-  const auto text = [](std::string_view t) { return json::string_view(t.data(), t.size()); };
-  return {{"id", text(id)},
+  return {{"id", JsonView(id)},
           {"type", "function"},
-          {"function", json::object{{"name", text(name)}, {"arguments", text(arguments)}}}};
+          {"function", json::object{{"name", JsonView(name)}, {"arguments", JsonView(arguments)}}}};
 }
 
 json::object ToolResult(std::string_view id, std::string_view content) {
-  const auto text = [](std::string_view t) { return json::string_view(t.data(), t.size()); };
-  json::object message{{"role", "tool"}, {"content", text(content)}};
-  if (!id.empty()) message["tool_call_id"] = text(id);
+  json::object message{{"role", "tool"}, {"content", JsonView(content)}};
+  if (!id.empty()) message["tool_call_id"] = JsonView(id);
   return message;
 }
 

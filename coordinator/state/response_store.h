@@ -1,4 +1,4 @@
-// The responses that clients may go on from: a ResponseBook for all threads, which a StateKeeper writes down where
+// The responses that clients may go on from: a ResponseJournal for all threads, which a StateKeeper writes down where
 // there is one.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 #include "base/mutex.h"
 #include "base/unix_time.h"
-#include "coordinator/state/response_book.h"
+#include "coordinator/state/response_journal.h"
 #include "coordinator/state/state_keeper.h"
 
 namespace gyre {
 
-// Thread-safe. The functions are ResponseBook's.
+// Thread-safe. The functions are ResponseJournal's.
 class ResponseStore {
  public:
   // keeper: has what was kept before; outlives the store. null: responses end with the process.
@@ -58,7 +58,7 @@ class ResponseStore {
 
   StateKeeper* const keeper_;
   Mutex mutex_;
-  ResponseBook book_ GYRE_GUARDED_BY(mutex_);
+  ResponseJournal book_ GYRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gyre

@@ -284,7 +284,7 @@ void StateKeeper::Keep(const CacheNews& news) {
   changed_.Signal();
 }
 
-void StateKeeper::KeepResponses(const std::vector<ResponseBook::Change>& changes) {
+void StateKeeper::KeepResponses(const std::vector<ResponseJournal::Change>& changes) {
   std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [key, response] : changes) values.emplace_back(key, response ? EncodeResponse(*response) : "");
   MutexLock lock(&mutex_);

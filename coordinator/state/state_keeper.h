@@ -19,7 +19,7 @@
 #include "coordinator/cluster/cluster_types.h"
 #include "coordinator/engine/cache_index.h"
 #include "coordinator/state/request_journal.h"
-#include "coordinator/state/response_book.h"
+#include "coordinator/state/response_journal.h"
 #include "coordinator/state/state_store.h"
 
 namespace gyre {
@@ -60,7 +60,7 @@ class StateKeeper {
 
   // Responses for later ones, as the store had them at the start (once), and what changes in them.
   std::vector<KeptResponse> TakeResponses() { return std::exchange(found_responses_, {}); }
-  void KeepResponses(const std::vector<ResponseBook::Change>& changes);
+  void KeepResponses(const std::vector<ResponseJournal::Change>& changes);
 
   // Requests: see RequestJournal. What has no events yet may be reattached too.
   uint64_t NewReader() { return next_reader_++; }

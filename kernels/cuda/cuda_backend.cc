@@ -14,7 +14,7 @@ CudaBackend::~CudaBackend() {
 void CudaBackend::Finish() { runtime().Finish(stream_); }
 
 void CudaBackend::Recycle() {
-  // What is on its way may still read and write there.
+  // Ops and copies that have not ended may still read and write these buffers.
   runtime().Idle(stream_);
   downloads_.clear();
   kept_.clear();

@@ -106,7 +106,7 @@ class CudaBackend : public Backend {
   void GatherRows(const float* x, size_t stride, std::span<const uint32_t> numbers, size_t width, float* out) override;
   void CopyColumns(const float* from, size_t rows, size_t from_stride, size_t width, float* to,
                    size_t to_stride) override;
-  void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) override;
+  void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) override;
   void DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) override;
   void TopK(std::span<const TopKRow> rows, size_t vocab) override;
   void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) override;
@@ -128,8 +128,8 @@ class CudaBackend : public Backend {
   void Launched(const char* op) { runtime().CheckLaunch(op); }
   Runtime& runtime() { return device_->runtime(); }
   const Codebooks& Books();
-  // FeedForward of the rows between the bounds (on the device), of at most `most`.
-  void FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation act, float* out);
+  // FeedForward of the rows between in.bounds, or of all.
+  void FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation act, float* out, bool add);
 
   const std::shared_ptr<CudaDevice> device_;
   const Stream stream_;

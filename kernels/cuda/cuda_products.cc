@@ -88,22 +88,11 @@ void CudaBackend::MatMulHeads(std::span<const std::shared_ptr<const PackedWeight
 
 void CudaBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic, float* out,
                               bool add) {
-  const size_t n = rows * w.up.n;
-  float *up = up_.EnsureCapacity(*device_, n), *gate = w.gated() ? gate_.EnsureCapacity(*device_, n) : up;
-  ProductExact(stream_, MatrixOf(w.up), {x, rows, w.up.k}, {up, w.up.n});
-  if (w.gated()) ProductExact(stream_, MatrixOf(w.gate), {x, rows, w.gate.k}, {gate, w.gate.n});
-  if (w.gated() && w.gate_bias != nullptr) cuda::AddBias(stream_, gate, rows, w.gate.n, w.gate_bias);
-  if (w.up_bias != nullptr) cuda::AddBias(stream_, up, rows, w.up.n, w.up_bias);
-  if (w.gated())
-    cuda::GatedActivation(stream_, gate, up, n, act, gate);
-  else
-    cuda::Activate(stream_, up, n, act, up);
-  ProductExact(stream_, MatrixOf(w.down), {gate, rows, w.down.k}, {out, w.down.n, add});
-  if (w.down_bias != nullptr) cuda::AddBias(stream_, out, rows, w.down.n, w.down_bias);
+  FeedForwardOfPlaces({x, rows, w.up.k}, w, act, out, add);
   Launched("FeedForward");
 }
 
-void CudaBackend::FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation act, float* out) {
+void CudaBackend::FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation act, float* out, bool add) {
   // The rows lie between the bounds in all of these.
   const size_t n = in.rows * w.up.n;
   float *up = up_.EnsureCapacity(*device_, n), *gate = w.gated() ? gate_.EnsureCapacity(*device_, n) : up;
@@ -112,7 +101,7 @@ void CudaBackend::FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation
   if (w.gated() && w.gate_bias != nullptr) AddBiasToPlaces(stream_, gate, in.rows, in.bounds, w.gate.n, w.gate_bias);
   if (w.up_bias != nullptr) AddBiasToPlaces(stream_, up, in.rows, in.bounds, w.up.n, w.up_bias);
   ActivatePlaces(stream_, gate, up, in.rows, in.bounds, w.up.n, act, w.gated());
-  ProductExact(stream_, MatrixOf(w.down), {gate, in.rows, w.down.k, in.bounds}, {out, w.down.n});
+  ProductExact(stream_, MatrixOf(w.down), {gate, in.rows, w.down.k, in.bounds}, {out, w.down.n, add});
   if (w.down_bias != nullptr) AddBiasToPlaces(stream_, out, in.rows, in.bounds, w.down.n, w.down_bias);
 }
 
@@ -137,7 +126,8 @@ void CudaBackend::MixExperts(const float* x, std::span<const RowRun> runs, const
   PlaceRows(stream_, mixture.chosen, rows, used, count, places);
   cuda::GatherRows(stream_, x, dim, places.rows_of, entries, dim, gathered);
   for (size_t e = 0; e < count; ++e)
-    FeedForwardOfPlaces({gathered, entries, dim, places.bounds + e}, mixture.experts[e], mixture.activation, made);
+    FeedForwardOfPlaces({gathered, entries, dim, places.bounds + e}, mixture.experts[e], mixture.activation, made,
+                        false);
   SumExperts(stream_, made, rows, used, dim, mixture.chosen, mixture.weights, mixture.scales, places.places, out);
   Launched("MixExperts");
 }

@@ -69,9 +69,9 @@ void CudaBackend::CopyColumns(const float* from, size_t rows, size_t from_stride
   Launched("CopyColumns");
 }
 
-void CudaBackend::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) {
+void CudaBackend::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) {
   if (type == DType::kF32) return Copy(x, out, rows * WireRowBytes(type, dim));
-  cuda::EncodeRows(stream_, type, x, rows, dim, out, cut);
+  cuda::EncodeRows(stream_, type, x, rows, dim, out, saturated);
   Launched("EncodeRows");
 }
 void CudaBackend::DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) {

@@ -86,7 +86,7 @@ template <typename T>
 GPU_FN void Store(void* p, T v) {
   *static_cast<T*>(p) = v;
 }
-// Of memory that no thread of the launch writes.
+// REQUIRES: no thread of the launch writes these bytes.
 GPU_FN Uint4 LoadConstant16(const void* p) { return __ldg(static_cast<const uint4*>(p)); }
 
 // The value before. No order follows from these.

@@ -156,7 +156,7 @@ class FarQueue : public Backend {
   void GatherRows(const float* x, size_t stride, std::span<const uint32_t> numbers, size_t width, float* out) override;
   void CopyColumns(const float* from, size_t rows, size_t from_stride, size_t width, float* to,
                    size_t to_stride) override;
-  void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) override;
+  void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) override;
   void DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) override;
   void TopK(std::span<const TopKRow> rows, size_t vocab) override;
   void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) override;

@@ -86,11 +86,11 @@ void FarQueue::CopyColumns(const float* from, size_t rows, size_t from_stride, s
   Call([=, this] { inner_->CopyColumns(At(from), rows, from_stride, width, At(to), to_stride); });
 }
 
-void FarQueue::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) {
+void FarQueue::EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* saturated) {
   CheckAll(rows * dim, {x});
   Check(out, 1);
-  Check(cut, sizeof *cut);
-  Call([=, this] { inner_->EncodeRows(type, At(x), rows, dim, At(out), At(cut)); });
+  Check(saturated, sizeof *saturated);
+  Call([=, this] { inner_->EncodeRows(type, At(x), rows, dim, At(out), At(saturated)); });
 }
 
 void FarQueue::DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) {

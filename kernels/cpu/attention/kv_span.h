@@ -26,16 +26,4 @@ struct KvSpans {
   const KvSpan* next = nullptr;
 };
 
-// Calls f.template operator()<type>() for a type that is known only at run time.
-template <typename Fn>
-void WithKvType(KvType type, const Fn& f) {
-  switch (type) {
-    case KvType::kF32: return f.template operator()<KvType::kF32>();
-    case KvType::kF16: return f.template operator()<KvType::kF16>();
-    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
-    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
-    case KvType::kQ4_0: return f.template operator()<KvType::kQ4_0>();
-  }
-}
-
 }  // namespace gyre::cpu

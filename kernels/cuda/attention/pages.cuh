@@ -28,7 +28,8 @@ inline Pages ValuesOf(const KvView& kv) {
 GPU_FN std::byte* HeadAt(const Pages& pages, const KvRow& row, size_t position, size_t head) {
   return pages.data + row.table[position / pages.block] * pages.page_bytes + head * pages.head_bytes;
 }
-// Of `elements` numbers a position (elements, bytes of nibbles, or scales), number i at a position of a page.
+// The index, within a head, of number i of a position. A position has `elements` numbers: elements, bytes of nibbles,
+// or scales.
 GPU_FN size_t NumberAt(const Pages& pages, size_t elements, size_t i, size_t position) {
   return pages.by_element ? i * pages.block + position % pages.block : position % pages.block * elements + i;
 }
@@ -50,18 +51,6 @@ GPU_FN float ElementAt(const Pages& pages, const std::byte* head, size_t d, size
       const auto both = static_cast<int>(head[NumberAt(pages, pages.dim / 2, KvNibbleByte(d), position)]);
       return gpu::Mul(scale, static_cast<float>((both >> KvNibbleShift(d) & 15) - 8));
     }
-  }
-}
-
-// Calls f.template operator()<type>().
-template <typename Fn>
-void WithKvType(KvType type, const Fn& f) {
-  switch (type) {
-    case KvType::kF32: return f.template operator()<KvType::kF32>();
-    case KvType::kF16: return f.template operator()<KvType::kF16>();
-    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
-    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
-    case KvType::kQ4_0: return f.template operator()<KvType::kQ4_0>();
   }
 }
 

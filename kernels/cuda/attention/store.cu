@@ -59,12 +59,12 @@ void Store(Stream stream, const float* x, const KvRow* rows, size_t count, const
     WithKvType(kv.type, [&]<KvType kType>() {
       if constexpr (KvHasScales(kType)) {
         const size_t blocks = heads * pages.dim / kKvBlock;
-        GPU_LAUNCH(StoreScaledKernel<kType>, gpu::Grid(static_cast<unsigned>((blocks + 7) / 8), part), 256, stream, at,
-                   rows + from, pages, heads);
+        GPU_LAUNCH(StoreScaledKernel<kType>, gpu::Grid(Blocks(blocks, 8), part), 256, stream, at, rows + from, pages,
+                   heads);
       } else {
         const size_t width = heads * pages.dim;
-        GPU_LAUNCH(StorePlainKernel<kType>, gpu::Grid(static_cast<unsigned>((width + 255) / 256), part), 256, stream,
-                   at, rows + from, pages, heads);
+        GPU_LAUNCH(StorePlainKernel<kType>, gpu::Grid(Blocks(width, 256), part), 256, stream, at, rows + from, pages,
+                   heads);
       }
     });
   }

@@ -124,16 +124,19 @@ GPU_KERNEL(256, 1) PlaceRowsKernel(const uint32_t* chosen, size_t entries, size_
 }
 
 GPU_KERNEL(256, 4)
-AddBiasToPlacesKernel(float* x, const uint32_t* bounds, size_t dim, const float* bias) {
-  const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread(), first = bounds[0], end = bounds[1];
+AddBiasToPlacesKernel(float* x, size_t rows, const uint32_t* bounds, size_t dim, const float* bias) {
+  const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
+  const size_t first = bounds == nullptr ? 0 : bounds[0], end = bounds == nullptr ? rows : bounds[1];
   if (i >= (end - first) * dim) return;
   float& element = x[first * dim + i];
   element = gpu::Add(element, bias[i % dim]);
 }
 
 GPU_KERNEL(256, 4)
-ActivatePlacesKernel(float* gate, float* up, const uint32_t* bounds, size_t dim, Activation act, bool gated) {
-  const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread(), first = bounds[0], end = bounds[1];
+ActivatePlacesKernel(float* gate, float* up, size_t rows, const uint32_t* bounds, size_t dim, Activation act,
+                     bool gated) {
+  const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
+  const size_t first = bounds == nullptr ? 0 : bounds[0], end = bounds == nullptr ? rows : bounds[1];
   if (i >= (end - first) * dim) return;
   const size_t at = first * dim + i;
   if (gated)
@@ -168,22 +171,20 @@ void ChooseExperts(Stream stream, const float* scores, size_t rows, const Router
 void PlaceRows(Stream stream, const uint32_t* chosen, size_t rows, size_t used, size_t experts, const Places& places) {
   GPU_LAUNCH(PlaceRowsKernel, 1, 256, stream, chosen, rows * used, used, experts, places);
 }
-void AddBiasToPlaces(Stream stream, float* x, size_t most, const uint32_t* bounds, size_t dim, const float* bias) {
-  if (most * dim == 0) return;
-  GPU_LAUNCH(AddBiasToPlacesKernel, static_cast<unsigned>((most * dim + 255) / 256), 256, stream, x, bounds, dim, bias);
+void AddBiasToPlaces(Stream stream, float* x, size_t rows, const uint32_t* bounds, size_t dim, const float* bias) {
+  if (rows * dim == 0) return;
+  GPU_LAUNCH(AddBiasToPlacesKernel, Blocks(rows * dim, 256), 256, stream, x, rows, bounds, dim, bias);
 }
-void ActivatePlaces(Stream stream, float* gate, float* up, size_t most, const uint32_t* bounds, size_t dim,
+void ActivatePlaces(Stream stream, float* gate, float* up, size_t rows, const uint32_t* bounds, size_t dim,
                     Activation act, bool gated) {
-  if (most * dim == 0) return;
-  GPU_LAUNCH(ActivatePlacesKernel, static_cast<unsigned>((most * dim + 255) / 256), 256, stream, gate, up, bounds, dim,
-             act, gated);
+  if (rows * dim == 0) return;
+  GPU_LAUNCH(ActivatePlacesKernel, Blocks(rows * dim, 256), 256, stream, gate, up, rows, bounds, dim, act, gated);
 }
 void SumExperts(Stream stream, const float* made, size_t rows, size_t used, size_t dim, const uint32_t* chosen,
                 const float* weights, const float* scales, const uint32_t* places, float* out) {
   const size_t n = rows * dim;
   if (n == 0) return;
-  GPU_LAUNCH(SumExpertsKernel, static_cast<unsigned>((n + 255) / 256), 256, stream, made, n, used, dim, chosen, weights,
-             scales, places, out);
+  GPU_LAUNCH(SumExpertsKernel, Blocks(n, 256), 256, stream, made, n, used, dim, chosen, weights, scales, places, out);
 }
 
 }  // namespace gyre::cuda

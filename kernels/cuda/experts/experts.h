@@ -24,10 +24,11 @@ struct Places {
 };
 // REQUIRES: experts <= kMostExperts.
 void PlaceRows(Stream stream, const uint32_t* chosen, size_t rows, size_t used, size_t experts, const Places& places);
-// x[place] += bias for the places bounds[0] .. bounds[1] - 1; at most `most` of them.
-void AddBiasToPlaces(Stream stream, float* x, size_t most, const uint32_t* bounds, size_t dim, const float* bias);
-// Of the same places: gate = act(gate) * up, or up = act(up) of a block without gate.
-void ActivatePlaces(Stream stream, float* gate, float* up, size_t most, const uint32_t* bounds, size_t dim,
+// The rows [first, end) of `rows`: bounds[0] .. bounds[1] - 1, or all where bounds is null.
+// x[row] += bias.
+void AddBiasToPlaces(Stream stream, float* x, size_t rows, const uint32_t* bounds, size_t dim, const float* bias);
+// gate[row] = act(gate[row]) * up[row]; in a block without a gate, up[row] = act(up[row]).
+void ActivatePlaces(Stream stream, float* gate, float* up, size_t rows, const uint32_t* bounds, size_t dim,
                     Activation act, bool gated);
 // out[r] = the sum over the row's experts, in the order of their numbers, of weight * scale * made[place]; made
 // [rows * used][dim], scales [experts] or null.

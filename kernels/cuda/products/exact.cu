@@ -95,8 +95,7 @@ void ProductExact(Stream stream, const Matrix& w, const RowsIn& in, const RowsOu
   // A grid has at most 65,535 blocks along y.
   for (size_t from = 0; from < in.rows; from += kFewRows) {
     const size_t rows = in.rows - from < kFewRows ? in.rows - from : kFewRows;
-    const gpu::Grid grid(static_cast<unsigned>((w.n + kOutputs - 1) / kOutputs),
-                         static_cast<unsigned>((rows + kRows - 1) / kRows));
+    const gpu::Grid grid(Blocks(w.n, kOutputs), Blocks(rows, kRows));
     WithType(w.type,
              [&]<DType kType>() { GPU_LAUNCH(ProductExactKernel<kType>, grid, 128, stream, w, in, out, from); });
   }
@@ -104,7 +103,7 @@ void ProductExact(Stream stream, const Matrix& w, const RowsIn& in, const RowsOu
 
 void Embed(Stream stream, const TokenId* ids, size_t rows, const Matrix& w, float* out) {
   if (rows == 0 || w.k == 0) return;
-  const gpu::Grid grid(static_cast<unsigned>(rows), static_cast<unsigned>((w.k + 511) / 512));
+  const gpu::Grid grid(static_cast<unsigned>(rows), Blocks(w.k, 512));
   WithType(w.type, [&]<DType kType>() { GPU_LAUNCH(EmbedKernel<kType>, grid, 128, stream, ids, w, out); });
 }
 

@@ -15,7 +15,7 @@ EachKernel(size_t n, Op op) {
 template <typename Op>
 void ForEach(Stream stream, size_t n, const Op& op) {
   if (n == 0) return;
-  GPU_LAUNCH(EachKernel<Op>, static_cast<unsigned>((n + 255) / 256), 256, stream, n, op);
+  GPU_LAUNCH(EachKernel<Op>, Blocks(n, 256), 256, stream, n, op);
 }
 
 struct ActivateOp {

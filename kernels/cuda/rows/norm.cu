@@ -61,7 +61,7 @@ void RmsNorm(Stream stream, const float* x, size_t vectors, size_t groups, size_
   if (dim > kWarpDim) {
     GPU_LAUNCH(NormOfRow, static_cast<unsigned>(vectors), 256, stream, x, groups, dim, w, eps, out);
   } else {
-    const auto blocks = static_cast<unsigned>((vectors + kVectorsOfBlock - 1) / kVectorsOfBlock);
+    const auto blocks = Blocks(vectors, kVectorsOfBlock);
     GPU_LAUNCH(NormOfHead, blocks, 256, stream, x, vectors, groups, dim, w, eps, out);
   }
 }

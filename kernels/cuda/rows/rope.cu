@@ -35,7 +35,7 @@ RopeKernel(float* x, size_t rows, size_t heads, size_t head_dim, const float* co
 void RotaryTable(Stream stream, const KvRow* rows, size_t count, const double* frequencies, size_t half,
                  float magnitude, float* cos, float* sin) {
   if (count * half == 0) return;
-  const auto blocks = static_cast<unsigned>((count * half + 255) / 256);
+  const auto blocks = Blocks(count * half, 256);
   GPU_LAUNCH(RotaryTableKernel, blocks, 256, stream, rows, count, frequencies, half, magnitude, cos, sin);
 }
 
@@ -43,7 +43,7 @@ void Rope(Stream stream, float* x, size_t rows, int heads, int head_dim, const f
           RopePairing pairing) {
   const size_t pairs = rows * static_cast<size_t>(heads) * static_cast<size_t>(half);
   if (pairs == 0) return;
-  GPU_LAUNCH(RopeKernel, static_cast<unsigned>((pairs + 255) / 256), 256, stream, x, rows, static_cast<size_t>(heads),
+  GPU_LAUNCH(RopeKernel, Blocks(pairs, 256), 256, stream, x, rows, static_cast<size_t>(heads),
              static_cast<size_t>(head_dim), cos, sin, static_cast<size_t>(half), pairing);
 }
 

@@ -38,7 +38,8 @@ void GatherRows(Stream stream, const float* x, size_t stride, const uint32_t* nu
 void SigmoidDot(Stream stream, const float* x, size_t rows, size_t dim, const float* w, float* out);
 
 // wire.cu: kF16 and kQ8_0; rows of kF32 are a copy.
-void EncodeRows(Stream stream, DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut);
+void EncodeRows(Stream stream, DType type, const float* x, size_t rows, size_t dim, std::byte* out,
+                uint64_t* saturated);
 void DecodeRows(Stream stream, DType type, const std::byte* in, size_t rows, size_t dim, float* x);
 
 }  // namespace gyre::cuda

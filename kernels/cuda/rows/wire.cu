@@ -12,16 +12,16 @@ constexpr size_t kBlock = 32, kQ8Bytes = 34;
 
 GPU_FN bool IsFinite(float v) { return (gpu::Bits(v) & 0x7F800000u) != 0x7F800000u; }
 // Cuts a number to +-limit and counts that; infinities and NaN stay.
-GPU_FN float Cut(float v, float limit, uint64_t* cut) {
+GPU_FN float Saturated(float v, float limit, uint64_t* saturated) {
   const float size = v < 0 ? -v : v;
   if (!(size > limit) || !IsFinite(v)) return v;
-  gpu::AtomicAdd(cut, uint64_t{1});
+  gpu::AtomicAdd(saturated, uint64_t{1});
   return v < 0 ? -limit : limit;
 }
 
-GPU_KERNEL(256, 4) EncodeF16Kernel(const float* x, size_t n, uint16_t* out, uint64_t* cut) {
+GPU_KERNEL(256, 4) EncodeF16Kernel(const float* x, size_t n, uint16_t* out, uint64_t* saturated) {
   const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
-  if (i < n) out[i] = gpu::ToHalf(Cut(x[i], kLargestHalf, cut));
+  if (i < n) out[i] = gpu::ToHalf(Saturated(x[i], kLargestHalf, saturated));
 }
 GPU_KERNEL(256, 4) DecodeF16Kernel(const uint16_t* in, size_t n, float* x) {
   const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
@@ -29,11 +29,11 @@ GPU_KERNEL(256, 4) DecodeF16Kernel(const uint16_t* in, size_t n, float* x) {
 }
 
 // A warp has 32 elements of a row; the last ones of a row may be missing.
-GPU_KERNEL(256, 4) EncodeQ8Kernel(const float* x, size_t all, size_t dim, std::byte* out, uint64_t* cut) {
+GPU_KERNEL(256, 4) EncodeQ8Kernel(const float* x, size_t all, size_t dim, std::byte* out, uint64_t* saturated) {
   const size_t b = size_t{gpu::BlockX()} * 8 + gpu::Warp(), blocks = (dim + kBlock - 1) / kBlock;
   if (b >= all) return;  // the whole warp
   const size_t column = b % blocks * kBlock + gpu::Lane();
-  const float v = column < dim ? Cut(x[b / blocks * dim + column], 127 * kLargestHalf, cut) : 0.0f;
+  const float v = column < dim ? Saturated(x[b / blocks * dim + column], 127 * kLargestHalf, saturated) : 0.0f;
   // A NaN as the scale makes every value of the block NaN: q8 has no other way to carry one.
   const bool broken = gpu::Ballot(!IsFinite(v)) != 0;
   const Quantized q = QuantizeQ8(broken ? 0.0f : v);
@@ -50,17 +50,16 @@ GPU_KERNEL(256, 4) DecodeQ8Kernel(const std::byte* in, size_t n, size_t dim, flo
   x[i] = gpu::Mul(static_cast<float>(static_cast<int8_t>(from[2 + column % kBlock])), d);
 }
 
-unsigned Blocks(size_t n, size_t each) { return static_cast<unsigned>((n + each - 1) / each); }
-
 }  // namespace
 
-void EncodeRows(Stream stream, DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) {
+void EncodeRows(Stream stream, DType type, const float* x, size_t rows, size_t dim, std::byte* out,
+                uint64_t* saturated) {
   const size_t n = rows * dim, blocks = rows * ((dim + kBlock - 1) / kBlock);
   if (n == 0) return;
   if (type == DType::kF16) {
-    GPU_LAUNCH(EncodeF16Kernel, Blocks(n, 256), 256, stream, x, n, reinterpret_cast<uint16_t*>(out), cut);
+    GPU_LAUNCH(EncodeF16Kernel, Blocks(n, 256), 256, stream, x, n, reinterpret_cast<uint16_t*>(out), saturated);
   } else {
-    GPU_LAUNCH(EncodeQ8Kernel, Blocks(blocks, 8), 256, stream, x, blocks, dim, out, cut);
+    GPU_LAUNCH(EncodeQ8Kernel, Blocks(blocks, 8), 256, stream, x, blocks, dim, out, saturated);
   }
 }
 

@@ -78,7 +78,7 @@ void LogSumExp(Stream stream, const LogSumExpRow* rows, size_t count, size_t voc
     const size_t part = count - from < kMostRows ? count - from : kMostRows;
     GPU_LAUNCH(SumOfPartKernel, gpu::Grid(static_cast<unsigned>(parts), static_cast<unsigned>(part)), 256, stream,
                rows + from, vocab, scratch);
-    GPU_LAUNCH(SumOfRowKernel, static_cast<unsigned>((part + 31) / 32), 32, stream, rows + from, part, parts, scratch);
+    GPU_LAUNCH(SumOfRowKernel, Blocks(part, 32), 32, stream, rows + from, part, parts, scratch);
   }
 }
 

@@ -101,7 +101,7 @@ DecayGatesKernel(const float* x, size_t n, size_t heads, const float* bias, cons
 void ShortConv(Stream stream, const float* x, size_t stride, const StateRun* runs, size_t count,
                const ShortConvParams& params, float* out) {
   if (count == 0) return;
-  const gpu::Grid grid(static_cast<unsigned>((params.channels + 255) / 256), static_cast<unsigned>(count));
+  const gpu::Grid grid(Blocks(params.channels, 256), static_cast<unsigned>(count));
   GPU_LAUNCH(ShortConvKernel, grid, 256, stream, x, stride, runs, params, out);
 }
 void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, size_t count,
@@ -114,7 +114,7 @@ void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, const 
                 float* step, float* decay) {
   const size_t n = rows * heads;
   if (n == 0) return;
-  GPU_LAUNCH(DecayGatesKernel, static_cast<unsigned>((n + 255) / 256), 256, stream, x, n, heads, bias, a, step, decay);
+  GPU_LAUNCH(DecayGatesKernel, Blocks(n, 256), 256, stream, x, n, heads, bias, a, step, decay);
 }
 
 }  // namespace gyre::cuda

@@ -1,4 +1,4 @@
-#include "coordinator/state/response_book.h"
+#include "coordinator/state/response_journal.h"
 
 #include <algorithm>
 
@@ -6,26 +6,26 @@
 
 namespace gyre {
 
-std::string ResponseBook::KeyOf(uint64_t tenant, const std::string& id) {
+std::string ResponseJournal::KeyOf(uint64_t tenant, const std::string& id) {
   return fmt::format("{:016x}.{}", tenant, id);
 }
 
-size_t ResponseBook::BytesOf(const KeptResponse& r) {
+size_t ResponseJournal::BytesOf(const KeptResponse& r) {
   return sizeof(Entry) + 2 * r.id.size() + r.previous.size() + r.input.size() + r.response.size();
 }
 
-ResponseBook::Entry* ResponseBook::At(const std::string& key) {
+ResponseJournal::Entry* ResponseJournal::At(const std::string& key) {
   const auto it = entries_.find(key);
   return it == entries_.end() ? nullptr : &it->second;
 }
 
-ResponseBook::Entry* ResponseBook::Previous(const Entry& entry) {
+ResponseJournal::Entry* ResponseJournal::Previous(const Entry& entry) {
   const KeptResponse& r = entry.response;
   return r.previous.empty() ? nullptr : At(KeyOf(r.tenant, r.previous));
 }
 
 // Those that it goes on from are used too, and go after it.
-void ResponseBook::Use(Entry* entry, int64_t now) {
+void ResponseJournal::Use(Entry* entry, int64_t now) {
   for (size_t n = 0; entry != nullptr && n < entries_.size(); ++n, entry = Previous(*entry)) {
     const std::string key = KeyOf(entry->response.tenant, entry->response.id);
     order_.erase({entry->stamp, key});
@@ -35,7 +35,7 @@ void ResponseBook::Use(Entry* entry, int64_t now) {
   }
 }
 
-void ResponseBook::Erase(const std::string& key) {
+void ResponseJournal::Erase(const std::string& key) {
   const auto it = entries_.find(key);
   if (it == entries_.end()) return;
   const Entry entry = std::move(it->second);
@@ -50,12 +50,12 @@ void ResponseBook::Erase(const std::string& key) {
 }
 
 // A deleted one is there only for its followers.
-void ResponseBook::EraseUseless(const std::string& key) {
+void ResponseJournal::EraseUseless(const std::string& key) {
   const Entry* entry = At(key);
   if (entry != nullptr && entry->response.deleted && entry->followers == 0) Erase(key);
 }
 
-void ResponseBook::Tick(int64_t now) {
+void ResponseJournal::Tick(int64_t now) {
   while (!order_.empty()) {
     const std::string key = order_.begin()->second;
     const bool old = At(key)->used + limits_.keep_seconds <= now;
@@ -64,7 +64,7 @@ void ResponseBook::Tick(int64_t now) {
   }
 }
 
-void ResponseBook::Add(KeptResponse response, int64_t now) {
+void ResponseJournal::Add(KeptResponse response, int64_t now) {
   if (response.previous == response.id) return;
   const std::string key = KeyOf(response.tenant, response.id);
   const auto [it, added] = entries_.try_emplace(key);
@@ -80,13 +80,13 @@ void ResponseBook::Add(KeptResponse response, int64_t now) {
   Use(&entry, now);
 }
 
-void ResponseBook::Keep(KeptResponse response, int64_t now) {
+void ResponseJournal::Keep(KeptResponse response, int64_t now) {
   if (BytesOf(response) > limits_.bytes) return;
   Add(std::move(response), now);
   Tick(now);
 }
 
-void ResponseBook::Restore(std::vector<KeptResponse> responses, int64_t now) {
+void ResponseJournal::Restore(std::vector<KeptResponse> responses, int64_t now) {
   std::stable_sort(responses.begin(), responses.end(),
                    [](const KeptResponse& a, const KeptResponse& b) { return a.created < b.created; });
   for (KeptResponse& r : responses) {
@@ -97,14 +97,14 @@ void ResponseBook::Restore(std::vector<KeptResponse> responses, int64_t now) {
   Tick(now);
 }
 
-StatusOr<KeptResponse> ResponseBook::Find(const std::string& id, uint64_t tenant, int64_t now) {
+StatusOr<KeptResponse> ResponseJournal::Find(const std::string& id, uint64_t tenant, int64_t now) {
   Tick(now);
   const Entry* entry = At(KeyOf(tenant, id));
   if (entry == nullptr || entry->response.deleted) return NotFound("there is no response '{}'", id);
   return entry->response;
 }
 
-StatusOr<std::vector<KeptResponse>> ResponseBook::Conversation(const std::string& id, uint64_t tenant, int64_t now) {
+StatusOr<std::vector<KeptResponse>> ResponseJournal::Conversation(const std::string& id, uint64_t tenant, int64_t now) {
   GYRE_RETURN_IF_ERROR(Find(id, tenant, now).status());
   std::vector<KeptResponse> out;
   Entry* const last = At(KeyOf(tenant, id));
@@ -118,7 +118,7 @@ StatusOr<std::vector<KeptResponse>> ResponseBook::Conversation(const std::string
   return out;
 }
 
-Status ResponseBook::Delete(const std::string& id, uint64_t tenant, int64_t now) {
+Status ResponseJournal::Delete(const std::string& id, uint64_t tenant, int64_t now) {
   GYRE_RETURN_IF_ERROR(Find(id, tenant, now).status());
   const std::string key = KeyOf(tenant, id);
   At(key)->response.deleted = true;
@@ -127,7 +127,7 @@ Status ResponseBook::Delete(const std::string& id, uint64_t tenant, int64_t now)
   return absl::OkStatus();
 }
 
-std::vector<ResponseBook::Change> ResponseBook::TakeChanges() {
+std::vector<ResponseJournal::Change> ResponseJournal::TakeChanges() {
   std::vector<Change> out;
   for (const std::string& key : changed_) {
     const Entry* entry = At(key);

@@ -35,9 +35,9 @@ struct KeptResponse {
 
 // Not thread-safe. Times are seconds since 1970. Of what is kept, the longest unused goes first, and of a conversation
 // the last response before those that it goes on from, so what is left of it is whole.
-class ResponseBook {
+class ResponseJournal {
  public:
-  explicit ResponseBook(const ResponseLimits& limits) : limits_(limits) {}
+  explicit ResponseJournal(const ResponseLimits& limits) : limits_(limits) {}
 
   // One with a known id replaces it. One that is larger than all that may be kept is not kept.
   void Keep(KeptResponse response, int64_t now);

@@ -1,5 +1,5 @@
 // The responses that clients may go on from: whose they are, and which go when there is no room.
-#include "coordinator/state/response_book.h"
+#include "coordinator/state/response_journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ std::vector<std::string> Ids(const StatusOr<std::vector<KeptResponse>>& conversa
   return out;
 }
 
-TEST(ResponseBook, AConversationIsFoundByItsOwner) {
-  ResponseBook book({});
+TEST(ResponseJournal, AConversationIsFoundByItsOwner) {
+  ResponseJournal book({});
   book.Keep(Response("a"), 0);
   book.Keep(Response("b", "a"), 1);
   book.Keep(Response("c", "b"), 2);
@@ -44,8 +44,8 @@ TEST(ResponseBook, AConversationIsFoundByItsOwner) {
   EXPECT_THAT(Ids(book.Conversation("b", 1, 6)), ElementsAre("a", "b"));
 }
 
-TEST(ResponseBook, WhatIsDeletedIsThereForThoseThatGoOnFromItAlone) {
-  ResponseBook book({});
+TEST(ResponseJournal, WhatIsDeletedIsThereForThoseThatGoOnFromItAlone) {
+  ResponseJournal book({});
   book.Keep(Response("a"), 0);
   book.Keep(Response("b", "a"), 0);
   ASSERT_TRUE(book.Delete("a", 1, 1).ok());
@@ -58,8 +58,8 @@ TEST(ResponseBook, WhatIsDeletedIsThereForThoseThatGoOnFromItAlone) {
   EXPECT_EQ(book.bytes(), 0u);
 }
 
-TEST(ResponseBook, TheLongestUnusedGoFirstAndAConversationFromItsEnd) {
-  ResponseBook book({.responses = 4});
+TEST(ResponseJournal, TheLongestUnusedGoFirstAndAConversationFromItsEnd) {
+  ResponseJournal book({.responses = 4});
   book.Keep(Response("a"), 0);
   book.Keep(Response("b", "a"), 0);
   book.Keep(Response("x"), 0);
@@ -72,8 +72,8 @@ TEST(ResponseBook, TheLongestUnusedGoFirstAndAConversationFromItsEnd) {
   EXPECT_THAT(Ids(book.Conversation("a", 1, 0)), ElementsAre("a")) << "what is left is whole";
 }
 
-TEST(ResponseBook, TimeAndBytesAreBounded) {
-  ResponseBook book({.keep_seconds = 10, .bytes = 5000});
+TEST(ResponseJournal, TimeAndBytesAreBounded) {
+  ResponseJournal book({.keep_seconds = 10, .bytes = 5000});
   book.Keep(Response("a"), 0);
   book.Keep(Response("b", "a"), 8);
   EXPECT_TRUE(book.Find("a", 1, 12).ok()) << "its conversation went on";
@@ -99,9 +99,9 @@ TEST(ResponseBook, TimeAndBytesAreBounded) {
 }
 
 // What a store writes down is what the book has.
-TEST(ResponseBook, ChangesAreTheWholeState) {
+TEST(ResponseJournal, ChangesAreTheWholeState) {
   std::map<std::string, KeptResponse> stored;
-  const auto write = [&stored](ResponseBook& book) {
+  const auto write = [&stored](ResponseJournal& book) {
     for (auto& [key, response] : book.TakeChanges()) {
       if (response) {
         stored[key] = *response;
@@ -110,7 +110,7 @@ TEST(ResponseBook, ChangesAreTheWholeState) {
       }
     }
   };
-  ResponseBook book({.responses = 3});
+  ResponseJournal book({.responses = 3});
   for (const auto& [id, previous] :
        std::vector<std::pair<std::string, std::string>>{{"a", ""}, {"b", "a"}, {"c", "b"}, {"d", ""}, {"e", "d"}}) {
     book.Keep(Response(id, previous), 0);
@@ -121,7 +121,7 @@ TEST(ResponseBook, ChangesAreTheWholeState) {
   write(book);
   std::vector<KeptResponse> all;
   for (const auto& [key, response] : stored) all.push_back(response);
-  ResponseBook next({.responses = 3});
+  ResponseJournal next({.responses = 3});
   next.Restore(all, 6);
   EXPECT_TRUE(next.TakeChanges().empty());
   EXPECT_EQ(next.size(), book.size());
