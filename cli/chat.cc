@@ -211,7 +211,7 @@ StatusOr<std::string> Chat::FileCommand(const std::string& word, const std::stri
 }
 
 Status Chat::Regenerate() {
-  // With the calls of tools and their results.
+  // The model's turn ends the list: its answers, their calls of tools and the results.
   const auto answers = [](const boost::json::value& m) {
     return m.at("role") == "assistant" || m.at("role") == "tool";
   };

@@ -40,7 +40,7 @@ std::string WhyFailed(const ChatTool& tool, const ChildEnd& end) {
   return "the user stopped the command";
 }
 
-// What the model reads of a command's end.
+// The text that the model gets of a command's end.
 std::string ResultOf(const ChatTool& tool, const ChildEnd& end) {
   const std::string why = WhyFailed(tool, end);
   std::string out = why.empty() ? "" : fmt::format("error: {}\n", why);

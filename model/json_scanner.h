@@ -16,7 +16,7 @@ inline bool IsJsonDigit(char c) { return c >= '0' && c <= '9'; }
 class JsonScanner {
  public:
   JsonScanner() = default;
-  // Of a text that obeys a grammar, in which names that are not listed may come twice.
+  // `names_may_repeat`: the text obeys a grammar, whose objects may have a name that is not listed twice.
   explicit JsonScanner(bool names_may_repeat) : names_may_repeat_(names_may_repeat) {}
 
   enum class State : unsigned char { kMore, kDone, kWrong };

@@ -162,7 +162,7 @@ void NullIf(bool none, const char* name, json::object* out) {
   if (none) (*out)[name] = nullptr;
 }
 
-// Of a message that has layers, or none.
+// The layers of a message, null if it has none.
 template <typename WithLayers>
 json::value LayersJson(const WithLayers& m) {
   if (!m.has_layers()) return nullptr;

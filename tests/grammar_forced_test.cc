@@ -91,7 +91,7 @@ TEST(GrammarForced, WithoutJumpingAheadTheModelChooses) {
 // A text of the grammar that is drawn byte by byte.
 std::string RandomRest(CompiledGrammar* g, GrammarState state, std::mt19937* random) {
   std::string text;
-  // Where it stops, it might go on in several ways.
+  // The loop stops only where the text might go on in several ways.
   while (text.size() < 16 || !g->ForcedBytes(state, 1).empty()) {
     if (g->MayEnd(state) && (*random)() % 4 == 0) break;
     std::string next;

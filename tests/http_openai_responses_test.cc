@@ -110,7 +110,7 @@ TEST_F(OpenAiResponsesTest, WhatNeedsAMemoryIsRefused) {
   }
 }
 
-// With a store. Callers have tenants.
+// The routes with a store. Callers have tenants.
 class KeptResponsesTest : public OpenAiRig {
  protected:
   KeptResponsesTest() { api_.context.responses = &store_; }

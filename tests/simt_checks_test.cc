@@ -45,7 +45,7 @@ class SimtChecks : public ::testing::Test {
   }
   void TearDown() override { SetOrder(Order::kRising); }
 };
-// What needs no checks of accesses.
+// The vocabulary's functions that need no checks of accesses.
 class SimtMeetings : public ::testing::Test {
  protected:
   void TearDown() override { SetOrder(Order::kRising); }

@@ -42,7 +42,7 @@ class ArrayItems : public Lazy {
   uint64_t Bounded(uint64_t index) const;
 };
 
-// What comes behind {; or the arguments of a call in another form.
+// The members of an object, behind its {; or the arguments of a call in another form.
 class ObjectMembers : public Lazy {
  public:
   struct Member {

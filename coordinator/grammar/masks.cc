@@ -191,7 +191,7 @@ size_t MaskMaker::MostToEnd(ExprId e) {
   return to_end_[e] = most;
 }
 
-// What may be left of a character that has begun.
+// The expressions of what may be left of a character that has begun.
 const absl::flat_hash_set<ExprId>& MaskMaker::RestsOf(ExprId character) {
   absl::flat_hash_set<ExprId>& rests = rests_[character];
   if (!rests.empty()) return rests;

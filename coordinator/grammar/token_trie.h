@@ -29,7 +29,7 @@ class TokenTrie {
   // Nodes in the order in which a walk meets them; a node's children begin right behind it.
   using Nodes = std::vector<Node>;
 
-  // By PieceOf; those without bytes are in no walk.
+  // The tokens have the bytes of PieceOf; those without bytes are in no walk.
   // vocab: ids of the model, which may be more than the tokenizer's.
   explicit TokenTrie(const Tokenizer& tokenizer, int vocab = 0);
   // pieces[id]; "" = none. ends: the ids that end a text.

@@ -17,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What ToolCallSource writes.
+// The fields of the text that ToolCallSource writes.
 struct Asked {
   ToolCalls calls;
   const ToolFormat* format = nullptr;

@@ -41,7 +41,7 @@ class ResponseJournal {
 
   // One with a known id replaces it. One that is larger than all that may be kept is not kept.
   void Keep(KeptResponse response, int64_t now);
-  // From the store, in the order in which they were made.
+  // Takes in what the store had, in the order in which the responses were made.
   void Restore(std::vector<KeptResponse> responses, int64_t now);
   // kNotFound: there is none of that id and tenant, or it was deleted.
   StatusOr<KeptResponse> Find(const std::string& id, uint64_t tenant, int64_t now);

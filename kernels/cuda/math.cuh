@@ -93,7 +93,7 @@ GPU_FN double Exp(double x) {
   return gpu::Mul(gpu::Mul(p, PowerOf2Double(half)), PowerOf2Double(whole - half));
 }
 
-// Of a normal positive number.
+// REQUIRES: a normal positive number.
 GPU_FN double Log(double x) {
   const uint64_t bits = gpu::Bits(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;

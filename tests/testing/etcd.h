@@ -1,8 +1,6 @@
-// An etcd for one test, in a temporary folder, on ports that the system picks.
+// An etcd for one test, in a temporary folder. It takes no port 0 for clients.
 #pragma once
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "coordinator/state/etcd_client.h"
+#include "tests/testing/free_port.h"
 #include "tests/testing/process.h"
 
 namespace gyre::testing {
@@ -70,18 +69,6 @@ class Etcd {
 
  private:
   static constexpr const char* kProgram = "/usr/bin/etcd";
-  // etcd takes no port 0 for clients, so a port that was free a moment ago is used.
-  static int FreePort() {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at);
-    getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size);
-    close(fd);
-    return ntohs(at.sin_port);
-  }
 
   const bool tls_;
   std::string folder_, host_;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "client/remote.h"
 #include "client/target.h"
 #include "runtime/runtime.h"
+#include "tests/testing/free_port.h"
 #include "tests/testing/process.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
@@ -33,6 +35,12 @@ class Ring {
                                  "--block-size", "4",     "--chunk", "8"};
     command.insert(command.end(), std::begin(words), std::end(words));
     command.insert(command.end(), serve_flags.begin(), serve_flags.end());
+    // One with a state may be started again at the same addresses.
+    if (std::find(command.begin(), command.end(), "--state") != command.end()) {
+      for (std::string& word : command) {
+        if (word == "127.0.0.1:0") word = "127.0.0.1:" + std::to_string(FreePort());
+      }
+    }
     Serve(std::move(command));
   }
   void Serve(std::vector<std::string> command) {

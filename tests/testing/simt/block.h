@@ -58,7 +58,7 @@ class Block {
   void* Shared(size_t bytes, uint32_t code);
   // Before the access is done. Switches away for ever if it must not be done.
   void Touch(const void* address, size_t bytes, Access access, bool aligned, uint32_t code);
-  // With `zeros` nothing is read.
+  // With `zeros` it reads nothing.
   void CopyAsync(void* shared, const void* global, size_t bytes, bool zeros, uint32_t code);
   void CommitAsync() { ++now_->groups; }
   void WaitAsync(int groups_left, uint32_t code);
