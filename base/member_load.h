@@ -22,15 +22,15 @@ struct MemberLoad {
   uint64_t answer_bytes_sent = 0;          // bytes of the frames that carried them
   LatencyHistogram step_times;             // of all its steps, while they were computed
   Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
-  uint64_t in_layer_us = 0;                // for so long it computes the layer that it is in; 0 = none
-  uint64_t layer_estimate_us = 0;          // so long that should take; 0 = nothing was measured yet
+  uint64_t in_layer_us = 0;                // the time that it has spent in its present layer; 0 = it is in none
+  uint64_t layer_estimate_us = 0;          // the time that this should take; 0 = nothing was measured yet
   // These are about the plan that the member runs: its number, the last step that came, and the bytes of its incoming
   // link. If a stage has a step which the next stage never gets, the link between them loses data.
   uint64_t plan = 0, step_taken = 0, bytes_received = 0;
   bool in_step = false;  // it is at a frame, from its first byte's use to the end of what it sends on
   bool sending = false;  // the next one has not taken it in yet
-  uint64_t unanswered_us =
-      0;  // for so long its thread has not answered, beside what it computes and sends; 0 = it does
+  // The time for which its thread has not answered, though it neither computes nor sends; 0 = it answers.
+  uint64_t unanswered_us = 0;
   // Its replica of another member (docs/faults.md): of which plan, up to which step it is whole, and how large; 0:
   // there is none.
   uint64_t replicated_plan = 0;

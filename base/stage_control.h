@@ -60,11 +60,6 @@ struct StageProgress {
   uint64_t total = 0;
   uint64_t fetched = 0, to_fetch = 0;  // bytes from other machines, before they are packed
 };
-struct StageReady {
-  // The step up to which its replica of PrepareRequest::restores is whole, 0 where the plan has had none; nullopt: it
-  // is not whole.
-  std::optional<uint64_t> replicated;
-};
 // The units of memory that a Move is about, numbered as MemoryCounts says.
 struct UnitList {
   UnitList() = default;
@@ -79,14 +74,50 @@ struct UnitList {
   std::vector<uint64_t> steps;
   bool operator==(const UnitList&) const = default;
 };
-struct StageMoved {
+
+// What a member is told to do in a change from one plan to the next. The numbers cross the wire. A new verb has its
+// name here, PlanChange sends it, and Worker::Impl::Apply does it (docs/resize.md, "Adding a verb").
+enum class ChangeVerb : uint8_t {
+  // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
+  // stage.
+  // A new Prepare replaces a prepared stage.
+  kPrepare = 1,
+  // After the drain, copies the pages that were written since the last round; each of `units` must have its last value
+  // here afterwards. Where the plan restores, copies those of the list, as many as come in a short time.
+  kMove,
+  // Makes the prepared stage the running one, between two steps; keeps the previous one until Release.
+  kCommit,
+  // Frees the previous stage, its pages and its links, as every participant has committed. It has no answer.
+  kRelease,
+  // Drops a prepared stage. Idempotent. Its only answer is StageDone.
+  kAbort,
+};
+inline constexpr ChangeVerb kLastChangeVerb = ChangeVerb::kAbort;
+
+// A command of a plan's change. It is answered with StageDone or StageFault, but for those whose verb says otherwise.
+struct Change {
+  ChangeVerb verb = ChangeVerb::kAbort;
+  Epoch epoch;             // of the plan
+  PrepareRequest prepare;  // kPrepare: its plan has the same epoch
+  UnitList units;          // kMove
+};
+inline Change PrepareChange(PrepareRequest request) {
+  const Epoch epoch = request.plan.epoch;
+  return {.verb = ChangeVerb::kPrepare, .epoch = epoch, .prepare = std::move(request), .units = {}};
+}
+
+// A member has done what it was told.
+struct StageDone {
+  ChangeVerb verb = ChangeVerb::kAbort;
+  // kPrepare: the step up to which its replica of PrepareRequest::restores is whole, 0 where the plan has had none;
+  // nullopt: it is not whole.
+  std::optional<uint64_t> replicated;
+  // kMove:
   uint64_t pages = 0;  // of all layers, in all rounds
   uint64_t bytes = 0;
   uint64_t last_pages = 0;       // those in the round after the drain
   std::vector<BlockId> missing;  // of a restore: the units of the list that are not here as a whole
 };
-struct StageCommitted {};
-struct StageAborted {};
 // A stage that could not make one of its links begins its message with one of these, so that the cluster can tell which
 // neighbor is at fault.
 inline constexpr char kLinkToNextStage[] = "the link to the next stage";
@@ -112,8 +143,12 @@ struct StageProbed {
 struct StageEvent {
   std::string worker;
   Epoch epoch;
-  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault, StageTrace, StageProbed>
-      what;
+  std::variant<StageProgress, StageDone, StageFault, StageTrace, StageProbed> what;
+  // The answer to a command with this verb; null: the event is something else.
+  const StageDone* AnswerTo(ChangeVerb verb) const {
+    const auto* done = std::get_if<StageDone>(&what);
+    return done != nullptr && done->verb == verb ? done : nullptr;
+  }
 };
 
 // Calls return at once; their results arrive as events on a thread of the implementation. Thread-safe.
@@ -124,20 +159,8 @@ class StageControl {
   virtual const std::string& name() const = 0;
   // Replaces the sink. Call it before any other function. The sink must not block and must not call back.
   virtual void SetEventSink(EventSink sink) = 0;
-  // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
-  // stage. A new Prepare replaces a prepared stage. Ends with StageReady or StageFault.
-  virtual void Prepare(const PrepareRequest& request) = 0;
-  // After the drain, copies the pages that were written since the last round; each of the list must have its last value
-  // here afterwards. Where the plan restores, copies those of the list, as many as come in a short time. Ends with
-  // StageMoved or StageFault.
-  virtual void Move(Epoch epoch, const UnitList& list) = 0;
-  // Makes the prepared stage the running one, between two steps; keeps the previous one until Release. Ends with
-  // StageCommitted or StageFault.
-  virtual void Commit(Epoch epoch) = 0;
-  // Frees the previous stage, its pages and its links, as every participant has committed.
-  virtual void Release(Epoch epoch) = 0;
-  // Drops a prepared stage. Idempotent. Ends with StageAborted.
-  virtual void Abort(Epoch epoch) = 0;
+  // The next command of a change. Commands of a member are done in their order.
+  virtual void Apply(const Change& change) = 0;
   // Asks for the spans since the last call, which arrive as StageTrace. Recording goes on for some seconds. `asked` is
   // a time of the caller's clock, which comes back with the answer.
   virtual void Trace(Deadline asked) { static_cast<void>(asked); }

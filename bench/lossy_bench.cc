@@ -32,7 +32,7 @@ namespace {
 using bench::Continue;
 using bench::Median;
 using testing::LossyNetwork;
-using testing::LossyPath;
+using testing::PacketPath;
 using testing::Process;
 using testing::SwitchedNetwork;
 
@@ -154,7 +154,7 @@ std::string TokensOn(const Network& net, const Flags& flags, const Case& c) {
       c.carrier, c.steps, Median(rates), least, most, text, over ? "" : ", \"wrong_carrier\": true");
 }
 
-void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
+void Tokens(const Flags& flags, const PacketPath& path, const Case& c) {
   LossyNetwork net(3, path);
   const std::string fields = TokensOn(net, flags, c);
   fmt::print("{{{}, \"loss\": {}, \"reorder\": {}, \"packets\": {}, \"lost\": {}, \"queue_full\": {}}}\n", fields,
@@ -219,7 +219,7 @@ void Transfer(const Flags& flags) {
   (void)(*link)->Recv(After(std::chrono::seconds(60)));  // until the other end is done
 }
 
-void MegaBits(const Flags& flags, const LossyPath& path, const Case& c) {
+void MegaBits(const Flags& flags, const PacketPath& path, const Case& c) {
   std::vector<double> rates;
   uint64_t full = 0;
   for (int run = 0; run < flags.runs; ++run) {
@@ -283,7 +283,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (const Case& c : cases) {
-    LossyPath path{.megabits = flags.megabits, .delay = std::chrono::milliseconds(flags.delay_ms)};
+    PacketPath path{.bytes_per_second = flags.megabits * 125e3, .delay = std::chrono::milliseconds(flags.delay_ms)};
     if (c.lossy) {
       path.loss = flags.loss;
       path.reorder = flags.reorder;

@@ -14,7 +14,8 @@ namespace {
 namespace json = boost::json;
 
 Status NoGyre(const Url& url) {
-  return Unimplemented("{}: this server is not Gyre, or hides its cluster: it has no /cluster", FormatUrl(url));
+  return Unimplemented("{}: this server is not Gyre, or does not show its cluster: it has no route /cluster",
+                       FormatUrl(url));
 }
 
 StatusOr<json::value> Body(const HttpClient& client, const HttpResponse& r) {

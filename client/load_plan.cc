@@ -136,7 +136,7 @@ StatusOr<LoadPlan> PlanTrace(const std::string& lines, const LoadOptions& o) {
     if (plan.requests.size() == kMaxRequests) return InvalidArgument("more than {} requests", kMaxRequests);
     GYRE_ASSIGN_OR_RETURN(plan.requests.emplace_back(), ParseLine(line, number, o.scale));
   }
-  if (plan.requests.empty()) return InvalidArgument("there is no request in it");
+  if (plan.requests.empty()) return InvalidArgument("it has no request");
   std::stable_sort(plan.requests.begin(), plan.requests.end(),
                    [](const LoadRequest& a, const LoadRequest& b) { return a.due < b.due; });
   const Duration first = plan.requests.front().due, span = plan.requests.back().due - first;

@@ -102,6 +102,30 @@ GYRE_API gyre_session* gyre_start_chat_grammar(gyre_model* model, const char* me
                                                int max_tokens, float temperature, int top_k, float top_p, uint64_t seed,
                                                int* error);
 
+/* A setting of sampling: its name, such as "min_p" (see gyre_setting_name and docs/api.md), and its value. */
+typedef struct gyre_setting {
+  const char* name;
+  double value;
+} gyre_setting;
+
+/* What gyre_start_request continues, and how. Zero in a field means the default. */
+typedef struct gyre_request {
+  size_t struct_size;           /* sizeof(gyre_request) */
+  const char* prompt;           /* this text, or */
+  const char* messages;         /* this conversation, as gyre_start_chat has it; the other one is null */
+  const gyre_grammar* grammar;  /* what the text obeys; default: nothing */
+  const gyre_setting* settings; /* what is not named here is as the model's file recommends, or as `gyre run` has it */
+  size_t num_settings;          /* the length of `settings` */
+  int max_tokens;               /* default: until the context is full */
+  uint64_t seed;                /* the same seed, prompt and settings give the same text */
+} gyre_request;
+
+/* The functions above with every setting that Gyre has. Null: see *error. GYRE_INVALID_ARGUMENT: a setting is unknown
+ * or out of its range, as gyre_error_message says. */
+GYRE_API gyre_session* gyre_start_request(gyre_model* model, const gyre_request* request, int* error);
+/* The name of setting number `i`, counted from 0; null: there are not so many. */
+GYRE_API const char* gyre_setting_name(size_t i);
+
 /* Waits for the next token. True: its text is in `text`, with a zero byte at the end, and its number, counted from 0,
  * in *index. At most `size` bytes are written. The text holds whole characters only: it may be empty where a token is
  * a part of a character, and a text that does not fit comes in several calls with the same index.

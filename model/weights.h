@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,11 +65,9 @@ struct ChatTemplates {
 // GGUF's key of the template for chats with tools; that of the other is tokenizer.chat_template.
 inline constexpr const char* kToolTemplateKey = "tokenizer.chat_template.tool_use";
 
-// Settings of sampling that the model's maker recommends; those that are not set were not given.
-struct RecommendedSampling {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int> top_k, penalty_last_n;
-};
+// Settings of sampling that the model's maker recommends, by the names of the sampling options ("top_p"); those that
+// were not given are absent.
+using RecommendedSampling = std::map<std::string, double, std::less<>>;
 
 // An opened model file: spec, tensors, tokenizer. Immutable after Open; thread-safe. Views point into it.
 class Model {

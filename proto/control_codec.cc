@@ -11,7 +11,6 @@
 namespace gyre {
 namespace {
 
-constexpr int kMaxBlocks = 1 << 24;
 constexpr size_t kMaxFault = 1000;
 constexpr int kLastStatusCode = 16;
 
@@ -19,15 +18,7 @@ struct EncodeCommand {
   v1::Command* out;
   void operator()(const UnknownCommand&) const {}
   void operator()(const Welcome& w) const { EncodeWelcome(w, out->mutable_welcome()); }
-  void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
-  void operator()(const MoveCommand& m) const {
-    out->mutable_move()->mutable_blocks()->Add(m.list.units.begin(), m.list.units.end());
-    out->mutable_move()->set_needed(m.list.needed);
-    out->mutable_move()->mutable_steps()->Add(m.list.steps.begin(), m.list.steps.end());
-  }
-  void operator()(const CommitCommand&) const { out->mutable_commit(); }
-  void operator()(const ReleaseCommand&) const { out->mutable_release(); }
-  void operator()(const AbortCommand&) const { out->mutable_abort(); }
+  void operator()(const Change& c) const { EncodeChange(c, out->mutable_change()); }
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
   void operator()(const RevokedCommand& r) const { out->mutable_revoked()->set_crl(r.crl); }
   void operator()(const DismissCommand&) const { out->mutable_dismiss(); }
@@ -36,17 +27,6 @@ struct EncodeCommand {
     out->mutable_probe();
   }
 };
-
-StatusOr<MoveCommand> DecodeMove(const v1::Move& m) {
-  if (m.steps_size() != 0 && m.steps_size() != m.blocks_size()) {
-    return InvalidArgument("a move of {} blocks has {} steps", m.blocks_size(), m.steps_size());
-  }
-  MoveCommand out;
-  out.list.units = {m.blocks().begin(), m.blocks().end()};
-  out.list.needed = m.needed();  // the reader cuts it to the list
-  out.list.steps = {m.steps().begin(), m.steps().end()};
-  return out;
-}
 
 StatusOr<ProbeCommand> DecodeProbe(const v1::Probe& p) {
   if (p.peers_size() > static_cast<int>(kMaxLinkSpeeds)) {
@@ -68,18 +48,7 @@ struct EncodeStageEvent {
     out->mutable_progress()->set_fetched(p.fetched);
     out->mutable_progress()->set_to_fetch(p.to_fetch);
   }
-  void operator()(const StageReady& r) const {
-    out->mutable_ready();
-    if (r.replicated) out->mutable_ready()->set_replicated(*r.replicated);
-  }
-  void operator()(const StageMoved& m) const {
-    out->mutable_moved()->set_pages(m.pages);
-    out->mutable_moved()->set_bytes(m.bytes);
-    out->mutable_moved()->set_last_pages(m.last_pages);
-    out->mutable_moved()->mutable_missing()->Add(m.missing.begin(), m.missing.end());
-  }
-  void operator()(const StageCommitted&) const { out->mutable_committed(); }
-  void operator()(const StageAborted&) const { out->mutable_aborted(); }
+  void operator()(const StageDone& d) const { EncodeDone(d, out->mutable_done()); }
   void operator()(const StageFault& f) const {
     out->mutable_fault()->set_code(f.status.raw_code());
     out->mutable_fault()->set_message(CutUtf8(Message(f.status), kMaxFault - 3));
@@ -123,7 +92,7 @@ v1::WorkerEvent Encode(const LeavingEvent&) {
 }
 
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
-  StageEvent out{.worker = {}, .epoch = EpochOf(event.epoch()), .what = StageAborted{}};
+  StageEvent out{.worker = {}, .epoch = EpochOf(event.epoch()), .what = StageDone{}};
   switch (event.what_case()) {
     case v1::WorkerEvent::kHello: {
       GYRE_ASSIGN_OR_RETURN(WorkerHello hello, DecodeHello(event.hello()));
@@ -135,20 +104,10 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       out.what = StageProgress{event.progress().done(), event.progress().total(), event.progress().fetched(),
                                event.progress().to_fetch()};
       break;
-    case v1::WorkerEvent::kReady:
-      out.what = StageReady{event.ready().has_replicated() ? std::optional(event.ready().replicated()) : std::nullopt};
+    case v1::WorkerEvent::kDone: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeDone(event.done()));
       break;
-    case v1::WorkerEvent::kMoved:
-      if (event.moved().missing_size() > kMaxBlocks) {
-        return InvalidArgument("{} blocks are missing, at most {}", event.moved().missing_size(), kMaxBlocks);
-      }
-      out.what = StageMoved{event.moved().pages(),
-                            event.moved().bytes(),
-                            event.moved().last_pages(),
-                            {event.moved().missing().begin(), event.moved().missing().end()}};
-      break;
-    case v1::WorkerEvent::kCommitted: out.what = StageCommitted{}; break;
-    case v1::WorkerEvent::kAborted: out.what = StageAborted{}; break;
+    }
     case v1::WorkerEvent::kFault: out.what = DecodeFault(event.fault()); break;
     case v1::WorkerEvent::kTraced: {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodeTrace(event.traced()));
@@ -165,33 +124,22 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
 
 v1::Command Encode(const WorkerCommand& command) {
   v1::Command out;
-  if (command.epoch != Epoch{}) EncodeEpoch(command.epoch, out.mutable_epoch());
   out.set_number(command.number);
   std::visit(EncodeCommand{&out}, command.what);
   return out;
 }
 
 StatusOr<WorkerCommand> Decode(const v1::Command& command) {
-  WorkerCommand out{.epoch = EpochOf(command.epoch()), .what = UnknownCommand{}, .number = command.number()};
+  WorkerCommand out{.what = UnknownCommand{}, .number = command.number()};
   switch (command.what_case()) {
     case v1::Command::kWelcome: {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodeWelcome(command.welcome()));
       break;
     }
-    case v1::Command::kPrepare: {
-      GYRE_ASSIGN_OR_RETURN(out.what, DecodePrepare(command.prepare(), out.epoch));
+    case v1::Command::kChange: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeChange(command.change()));
       break;
     }
-    case v1::Command::kMove: {
-      if (command.move().blocks_size() > kMaxBlocks) {
-        return InvalidArgument("a move of {} blocks, at most {}", command.move().blocks_size(), kMaxBlocks);
-      }
-      GYRE_ASSIGN_OR_RETURN(out.what, DecodeMove(command.move()));
-      break;
-    }
-    case v1::Command::kCommit: out.what = CommitCommand{}; break;
-    case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
-    case v1::Command::kAbort: out.what = AbortCommand{}; break;
     case v1::Command::kRevoked: out.what = RevokedCommand{command.revoked().crl()}; break;
     case v1::Command::kDismiss: out.what = DismissCommand{}; break;
     case v1::Command::kProbe: {

@@ -2,7 +2,7 @@
 // sizes, lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
 //
 // The code is in control_codec.cc (events and commands), attach_codec.cc (ClusterInfo, WeightsReply, hello, welcome),
-// plan_codec.cc (prepare, with its plan) and report_codec.cc (heartbeat, trace, probed); codec_parts.h has what they
+// plan_codec.cc (changes and their answers) and report_codec.cc (heartbeat, trace, probed); codec_parts.h has what they
 // share.
 #pragma once
 
@@ -22,7 +22,7 @@
 namespace gyre {
 
 // Both ends must have exactly this version.
-inline constexpr uint32_t kControlProtocol = 5;
+inline constexpr uint32_t kControlProtocol = 6;
 // The words with which a coordinator ends a worker's stream when its process ends.
 inline constexpr char kCoordinatorStops[] = "the coordinator stops";
 
@@ -72,12 +72,6 @@ struct Welcome {
   uint64_t received = 0;               // the number of the last event that came in it
   std::optional<RingKey> weights_key;  // of links for weights
 };
-struct MoveCommand {
-  UnitList list;
-};
-struct CommitCommand {};
-struct ReleaseCommand {};
-struct AbortCommand {};
 struct TraceCommand {
   Deadline asked{};
 };
@@ -91,12 +85,8 @@ struct ProbeCommand {
 // A command that this version does not know: if it must be answered, it times out at the coordinator.
 struct UnknownCommand {};
 
-// `epoch` is the plan that a command is about; a PrepareRequest has it in its plan too.
 struct WorkerCommand {
-  Epoch epoch;
-  std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand, RevokedCommand, DismissCommand, ProbeCommand>
-      what;
+  std::variant<UnknownCommand, Welcome, Change, TraceCommand, RevokedCommand, DismissCommand, ProbeCommand> what;
   uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMaxStages = 1 << 12;  // and layer sources
 constexpr int kMaxBlockSize = 1 << 16;
+constexpr int kMaxUnits = 1 << 24;
 
 void EncodePlan(const Plan& plan, v1::Plan* out) {
   out->set_model(plan.model);
@@ -82,8 +83,6 @@ StatusOr<LayerSource> DecodeLayerSource(const v1::LayerSource& s) {
   return LayerSource{RangeOf(s.layers()), s.worker(), s.address(), s.replica()};
 }
 
-}  // namespace
-
 void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   EncodePlan(request.plan, p->mutable_plan());
   p->set_stage(request.stage);
@@ -137,6 +136,75 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     r.weight_sources.push_back(std::move(source));
   }
   return r;
+}
+
+StatusOr<UnitList> DecodeUnits(const v1::UnitList& list) {
+  if (list.units_size() > kMaxUnits) {
+    return InvalidArgument("a list of {} units of memory, expected at most {}", list.units_size(), kMaxUnits);
+  }
+  if (list.steps_size() != 0 && list.steps_size() != list.units_size()) {
+    return InvalidArgument("a list of {} units has {} steps", list.units_size(), list.steps_size());
+  }
+  UnitList out;
+  out.units = {list.units().begin(), list.units().end()};
+  out.needed = list.needed();  // the reader cuts it to the list
+  out.steps = {list.steps().begin(), list.steps().end()};
+  return out;
+}
+
+StatusOr<ChangeVerb> DecodeVerb(uint32_t verb) {
+  if (verb == 0 || verb > static_cast<uint32_t>(kLastChangeVerb)) {
+    return InvalidArgument("verb {} of a plan's change is unknown, expected 1 to {}", verb,
+                           static_cast<uint32_t>(kLastChangeVerb));
+  }
+  return static_cast<ChangeVerb>(verb);
+}
+
+}  // namespace
+
+void EncodeChange(const Change& change, v1::Change* out) {
+  out->set_verb(static_cast<uint32_t>(change.verb));
+  EncodeEpoch(change.epoch, out->mutable_epoch());
+  if (change.verb == ChangeVerb::kPrepare) EncodePrepare(change.prepare, out->mutable_prepare());
+  if (change.units != UnitList()) {
+    out->mutable_units()->mutable_units()->Add(change.units.units.begin(), change.units.units.end());
+    out->mutable_units()->set_needed(change.units.needed);
+    out->mutable_units()->mutable_steps()->Add(change.units.steps.begin(), change.units.steps.end());
+  }
+}
+
+StatusOr<Change> DecodeChange(const v1::Change& change) {
+  Change out;
+  GYRE_ASSIGN_OR_RETURN(out.verb, DecodeVerb(change.verb()));
+  out.epoch = EpochOf(change.epoch());
+  if (out.verb == ChangeVerb::kPrepare) {
+    GYRE_ASSIGN_OR_RETURN(out.prepare, DecodePrepare(change.prepare(), out.epoch));
+  }
+  GYRE_ASSIGN_OR_RETURN(out.units, DecodeUnits(change.units()));
+  return out;
+}
+
+void EncodeDone(const StageDone& done, v1::ChangeDone* out) {
+  out->set_verb(static_cast<uint32_t>(done.verb));
+  if (done.replicated) out->set_replicated(*done.replicated);
+  out->set_pages(done.pages);
+  out->set_bytes(done.bytes);
+  out->set_last_pages(done.last_pages);
+  out->mutable_missing()->Add(done.missing.begin(), done.missing.end());
+}
+
+StatusOr<StageDone> DecodeDone(const v1::ChangeDone& done) {
+  StageDone out;
+  GYRE_ASSIGN_OR_RETURN(out.verb, DecodeVerb(done.verb()));
+  if (done.has_replicated()) out.replicated = done.replicated();
+  out.pages = done.pages();
+  out.bytes = done.bytes();
+  out.last_pages = done.last_pages();
+  if (done.missing_size() > kMaxUnits) {
+    return InvalidArgument("{} units of memory are missing, expected at most {}", done.missing_size(), kMaxUnits);
+  }
+  out.missing = {done.missing().begin(), done.missing().end()};
+  return out;
 }
 
 }  // namespace gyre

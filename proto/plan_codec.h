@@ -1,5 +1,5 @@
-// Plans and the stages that are prepared for them, as Gyre's types in both directions. For control_codec.cc, which has
-// the messages around them. Pure functions, thread-safe.
+// The commands of a plan's change and their answers, as Gyre's types in both directions. For control_codec.cc, which
+// has the messages around them. Pure functions, thread-safe.
 #pragma once
 
 #include "base/ids.h"
@@ -9,8 +9,10 @@
 
 namespace gyre {
 
-void EncodePrepare(const PrepareRequest& request, v1::Prepare* out);
-// `epoch`: the command's, and so the plan's. kInvalidArgument: the message says which field is wrong, and why.
-StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& prepare, Epoch epoch);
+void EncodeChange(const Change& change, v1::Change* out);
+void EncodeDone(const StageDone& done, v1::ChangeDone* out);
+// kInvalidArgument: the message says which field is wrong, and why.
+StatusOr<Change> DecodeChange(const v1::Change& change);
+StatusOr<StageDone> DecodeDone(const v1::ChangeDone& done);
 
 }  // namespace gyre

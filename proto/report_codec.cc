@@ -13,7 +13,7 @@ namespace {
 
 uint64_t NanosOf(Duration d) { return static_cast<uint64_t>(std::chrono::nanoseconds(d).count()); }
 
-// Counts that are no valid histogram count as none.
+// No histogram at all where the counts are not valid: too many buckets, or a sum that is no finite number.
 LatencyHistogram DecodeStepTimes(const v1::Heartbeat& h) {
   constexpr uint64_t kMost = uint64_t{1} << 53;  // of a bucket; Prometheus counts in doubles
   LatencyHistogram out;

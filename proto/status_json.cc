@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
+#include <set>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "boost/json/array.hpp"
 #include "http_client/json_fields.h"
@@ -21,13 +25,9 @@ struct JsonField {
   const char* field = nullptr;  // of the message; null: the same name
 };
 
-constexpr JsonField kMember[] = {
-    {"name"},         {"local"},    {"address"},      {"host"},
-    {"isa"},          {"threads"},  {"memory_bytes"}, {"weights_room_bytes", "weights_room"},
-    {"weight_bytes"}, {"kv_bytes"}, {"busy"},         {"steps"},
-    {"step_ms"},      {"busy_us"},  {"drained"},      {"left_out"},
-    {"leaving"},      {"detached"}, {"fetches"},
-};
+// Only what has another name in JSON, or stands in an object of its own there, is named here: every other field of a
+// message stands in the message's object, under its own name. Of a status that is the engine's object.
+constexpr JsonField kMember[] = {{"weights_room_bytes", "weights_room"}};
 constexpr JsonField kSent[] = {{"answers", "answers_sent"},
                                {"answer_bytes", "answer_bytes_sent"},
                                {"rows_per_second"},
@@ -40,53 +40,82 @@ constexpr JsonField kMeasured[] = {{"memory_bytes_per_second"},
                                    {"slowdown"},
                                    {"stage_ms"},
                                    {"why"}};
-constexpr JsonField kLink[] = {{"to"}, {"failure"}, {"bytes_per_second"}};
-constexpr JsonField kReplica[] = {{"of"}, {"pages"}, {"bytes"}};
 
 constexpr JsonField kStatus[] = {{"version"}, {"state"}, {"replay_note"}, {"rebalance"}, {"step_ms"}, {"transport"}};
 constexpr JsonField kPlan[] = {{"ranges", "named_ranges"}};
 constexpr JsonField kModel[] = {{"id", "model"}, {"layers", "num_layers"}, {"context"}, {"wire"}};
-constexpr JsonField kProposal[] = {{"ranges"}, {"gain"}, {"step_ms"}, {"step_ms_now"}, {"why"}};
-constexpr JsonField kEngine[] = {
-    {"waiting"},
-    {"prefill"},
-    {"decode"},
-    {"held"},
-    {"block_size"},
-    {"requests"},
-    {"finished"},
-    {"failed"},
-    {"cancelled"},
-    {"tokens_generated"},
-    {"tokens_per_second"},
-    {"preemptions"},
-    {"cached_positions"},
-    {"computed_rows"},
-    {"replayed_rows", "rows_replayed"},
-    {"steps"},
-    {"rings_lost"},
-    {"last_wait_ms"},
-    {"longest_wait_ms"},
-    {"poison_requests"},
-    {"pauses"},
-    {"last_pause_ms"},
-    {"longest_pause_ms"},
-    {"held_in_prefill"},
-    {"held_in_partial_block"},
-};
-constexpr JsonField kMemory[] = {{"kind"}, {"units"}, {"available"}, {"cached"}, {"window"}, {"unit_bytes"}};
+constexpr JsonField kEngine[] = {{"replayed_rows", "rows_replayed"}};
 constexpr JsonField kPlans[] = {{"made", "plans"}, {"aborted"}, {"lost"}};
-constexpr JsonField kRecord[] = {{"plan", "number"}, {"ranges"},      {"at"},    {"took_ms"},
-                                 {"paused_ms"},      {"pages_moved"}, {"result"}};
-constexpr JsonField kEvent[] = {{"number"}, {"at"}, {"kind"}, {"member"}, {"plan"}, {"took_ms"}, {"text"}};
+constexpr JsonField kRecord[] = {{"plan", "number"}};
+constexpr JsonField kChange[] = {{"ranges", "named_ranges"}};
 
-constexpr JsonField kChange[] = {
-    {"ranges", "named_ranges"}, {"dry_run"}, {"took_ms"}, {"pages_moved"}, {"last_pages"}, {"kv_tokens"}};
-constexpr JsonField kMove[] = {{"from"}, {"to"}, {"weight_bytes"}, {"kv_bytes"}};
-constexpr JsonField kShare[] = {{"name"}, {"weight_bytes"}, {"kv_bytes"}, {"peak_bytes"}, {"memory_bytes"}};
+// What the functions below write and read themselves.
+constexpr JsonField kMemberByHand[] = {{"rows_sent"}, {"row_bytes_sent"}, {"round_trip_us"}};
+constexpr JsonField kLinkByHand[] = {{"round_trip_us"}};
+constexpr JsonField kReplicaByHand[] = {{"whole"}, {"behind"}};
+constexpr JsonField kStatusByHand[] = {{"ranges"}, {"first_hop_us"}, {"first_hop_transport"}};
+constexpr JsonField kChangeByHand[] = {{"ranges"}};
 
-const FieldDescriptor* DescriptorOf(const Message& message, const JsonField& f) {
-  return message.GetDescriptor()->FindFieldByName(f.field == nullptr ? f.name : f.field);
+const FieldDescriptor* DescriptorOf(const google::protobuf::Descriptor* message, const JsonField& f) {
+  return message->FindFieldByName(f.field == nullptr ? f.name : f.field);
+}
+
+using Fields = std::vector<JsonField>;
+using Rows = std::span<const JsonField>;
+
+// The rows, and behind them the message's other fields that are one number, text or truth value, without those that
+// stand elsewhere.
+template <typename M>
+Fields WithOthers(Rows rows, std::initializer_list<Rows> elsewhere) {
+  std::set<const FieldDescriptor*> named;
+  for (const JsonField& f : rows) named.insert(DescriptorOf(M::descriptor(), f));
+  for (const Rows& others : elsewhere) {
+    for (const JsonField& f : others) named.insert(DescriptorOf(M::descriptor(), f));
+  }
+  Fields out(rows.begin(), rows.end());
+  for (int i = 0; i < M::descriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = M::descriptor()->field(i);
+    const bool single = !field->is_repeated() && field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE;
+    if (single && named.count(field) == 0) out.push_back({.name = field->name().c_str()});
+  }
+  return out;
+}
+
+// The fields of a message's object in JSON.
+template <typename M>
+const Fields& FieldsOf() {
+  static const Fields fields = WithOthers<M>({}, {});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::MemberStatus>() {
+  static const Fields fields = WithOthers<v1::MemberStatus>(kMember, {kSent, kLoading, kMeasured, kMemberByHand});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::MeasuredLink>() {
+  static const Fields fields = WithOthers<v1::MeasuredLink>({}, {kLinkByHand});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::Replica>() {
+  static const Fields fields = WithOthers<v1::Replica>({}, {kReplicaByHand});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::StatusReply>() {
+  static const Fields fields = WithOthers<v1::StatusReply>(kEngine, {kStatus, kPlan, kModel, kPlans, kStatusByHand});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::PlanRecord>() {
+  static const Fields fields = WithOthers<v1::PlanRecord>(kRecord, {});
+  return fields;
+}
+template <>
+const Fields& FieldsOf<v1::ChangeReply>() {
+  static const Fields fields = WithOthers<v1::ChangeReply>(kChange, {kChangeByHand});
+  return fields;
 }
 
 json::value ValueOf(const Message& message, const FieldDescriptor* field) {
@@ -101,16 +130,16 @@ json::value ValueOf(const Message& message, const FieldDescriptor* field) {
   }
 }
 
-void Write(const Message& message, std::span<const JsonField> fields, json::object* out) {
-  for (const JsonField& f : fields) (*out)[f.name] = ValueOf(message, DescriptorOf(message, f));
+void Write(const Message& message, Rows fields, json::object* out) {
+  for (const JsonField& f : fields) (*out)[f.name] = ValueOf(message, DescriptorOf(message.GetDescriptor(), f));
 }
 
-void Read(const json::value& v, std::span<const JsonField> fields, Message* out) {
+void Read(const json::value& v, Rows fields, Message* out) {
   const auto* reflection = out->GetReflection();
   for (const JsonField& f : fields) {
     const json::value* value = FieldOf(v, f.name);
     if (value == nullptr) continue;
-    const FieldDescriptor* field = DescriptorOf(*out, f);
+    const FieldDescriptor* field = DescriptorOf(out->GetDescriptor(), f);
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_BOOL: reflection->SetBool(out, field, value->is_bool() && value->get_bool()); break;
       case FieldDescriptor::CPPTYPE_INT32:
@@ -136,25 +165,33 @@ uint64_t Microseconds(const json::value& v, const char* name) {
   return us > 0 && us < 9e18 ? static_cast<uint64_t>(us) : 0;
 }
 
-json::object ObjectOf(const Message& message, std::span<const JsonField> fields) {
+json::object ObjectOf(const Message& message, Rows fields) {
   json::object out;
   Write(message, fields, &out);
   return out;
 }
 
-template <typename Messages>
-json::array ListOf(const Messages& messages, std::span<const JsonField> fields) {
+template <typename M>
+json::object ObjectOf(const M& message) {
+  return ObjectOf(message, FieldsOf<M>());
+}
+
+template <typename M>
+json::array ListOf(const google::protobuf::RepeatedPtrField<M>& messages) {
   json::array out;
-  for (const auto& message : messages) out.push_back(ObjectOf(message, fields));
+  for (const M& message : messages) out.push_back(ObjectOf(message));
   return out;
 }
 
 // Reads each of a list into a message of its own, which `add` makes.
 template <typename Add>
-void ReadList(const json::value& v, const char* name, std::span<const JsonField> fields, const Add& add) {
+void ReadList(const json::value& v, const char* name, const Add& add) {
   const json::value* list = FieldOf(v, name);
   if (list == nullptr || !list->is_array()) return;
-  for (const json::value& one : list->get_array()) Read(one, fields, add(one));
+  for (const json::value& one : list->get_array()) {
+    auto* message = add(one);
+    Read(one, FieldsOf<std::remove_pointer_t<decltype(message)>>(), message);
+  }
 }
 
 // Null in place of a number or text that says that there is none.
@@ -211,14 +248,14 @@ void ReadSent(const json::value& sent, v1::MemberStatus* out) {
 
 json::value ReplicaJson(const v1::MemberStatus& m) {
   if (!m.has_replica()) return nullptr;
-  json::object out = ObjectOf(m.replica(), kReplica);
+  json::object out = ObjectOf(m.replica());
   out["behind"] = m.replica().whole() ? json::value(m.replica().behind()) : json::value(nullptr);
   return out;
 }
 
 json::object MeasuredJson(const v1::MemberStatus& m) {
   json::object out = ObjectOf(m, kMeasured);
-  json::array links = ListOf(m.links(), kLink);
+  json::array links = ListOf(m.links());
   for (int i = 0; i < m.links_size(); ++i) {
     links[static_cast<size_t>(i)].get_object()["round_trip_ms"] = static_cast<double>(m.links(i).round_trip_us()) / 1e3;
   }
@@ -228,7 +265,7 @@ json::object MeasuredJson(const v1::MemberStatus& m) {
 
 void ReadMeasured(const json::value& measured, v1::MemberStatus* out) {
   Read(measured, kMeasured, out);
-  ReadList(measured, "links", kLink, [out](const json::value& link) {
+  ReadList(measured, "links", [out](const json::value& link) {
     v1::MeasuredLink* l = out->add_links();
     l->set_round_trip_us(Microseconds(link, "round_trip_ms"));
     return l;
@@ -262,7 +299,7 @@ json::value FirstHopJson(const v1::StatusReply& s) {
 json::array EventsJson(const v1::StatusReply& s) {
   json::array out;
   for (const v1::ClusterEvent& e : s.events()) {
-    json::object event = ObjectOf(e, kEvent);
+    json::object event = ObjectOf(e);
     NullIf(e.member().empty(), "member", &event);
     NullIf(e.plan() == 0, "plan", &event);
     NullIf(e.took_ms() == 0, "took_ms", &event);
@@ -278,7 +315,7 @@ const char* MemberState(const v1::MemberStatus& m) {
 }
 
 json::object MemberJson(const v1::MemberStatus& m, const std::string& next) {
-  json::object out = ObjectOf(m, kMember);
+  json::object out = ObjectOf(m);
   if (m.address().empty()) out["local"] = true;  // in the coordinator's process
   out["layers"] = LayersJson(m);
   out["state"] = MemberState(m);
@@ -292,13 +329,13 @@ json::object MemberJson(const v1::MemberStatus& m, const std::string& next) {
 
 v1::MemberStatus ReadMember(const json::value& member) {
   v1::MemberStatus out;
-  Read(member, kMember, &out);
+  Read(member, FieldsOf<v1::MemberStatus>(), &out);
   ReadLayers(member, &out);
   if (const json::value* sent = FieldOf(member, "sent")) ReadSent(*sent, &out);
   if (const json::value* measured = FieldOf(member, "measured")) ReadMeasured(*measured, &out);
   if (const json::value* loading = FieldOf(member, "loading")) Read(*loading, kLoading, &out);
   if (const json::value* replica = FieldOf(member, "replica"); replica != nullptr && replica->is_object()) {
-    Read(*replica, kReplica, out.mutable_replica());
+    Read(*replica, FieldsOf<v1::Replica>(), out.mutable_replica());
     out.mutable_replica()->set_whole(FieldOf(*replica, "behind") != nullptr);
     out.mutable_replica()->set_behind(CountOf(*replica, "behind"));
   }
@@ -308,18 +345,18 @@ v1::MemberStatus ReadMember(const json::value& member) {
 json::object StatusJson(const v1::StatusReply& s) {
   json::array members;
   for (int i = 0; i < s.members_size(); ++i) members.push_back(MemberJson(s.members(i), NextOf(s, i)));
-  json::object engine = ObjectOf(s, kEngine);
-  engine["memory"] = ListOf(s.memory(), kMemory);
+  json::object engine = ObjectOf(s);
+  engine["memory"] = ListOf(s.memory());
   json::object out{{"object", "cluster"}};
   Write(s, kStatus, &out);
   out["plan"] = PlanJson(s);
-  out["proposal"] = s.has_proposal() ? json::value(ObjectOf(s.proposal(), kProposal)) : json::value(nullptr);
+  out["proposal"] = s.has_proposal() ? json::value(ObjectOf(s.proposal())) : json::value(nullptr);
   out["first_hop"] = FirstHopJson(s);
   out["model"] = ObjectOf(s, kModel);
   out["members"] = std::move(members);
   out["engine"] = std::move(engine);
   out["plans"] = ObjectOf(s, kPlans);
-  out["history"] = ListOf(s.history(), kRecord);
+  out["history"] = ListOf(s.history());
   out["events"] = EventsJson(s);
   return out;
 }
@@ -332,7 +369,8 @@ v1::StatusReply ReadStatus(const json::value& status) {
     Read(*plan, kPlan, &out);
     out.set_ranges(out.named_ranges());
   }
-  if (const json::value* proposal = FieldOf(status, "proposal")) Read(*proposal, kProposal, out.mutable_proposal());
+  if (const json::value* proposal = FieldOf(status, "proposal"))
+    Read(*proposal, FieldsOf<v1::Proposal>(), out.mutable_proposal());
   if (const json::value* hop = FieldOf(status, "first_hop")) {
     out.set_first_hop_us(Microseconds(*hop, "latency_ms"));
     out.set_first_hop_transport(TextOf(*hop, "transport"));
@@ -342,12 +380,12 @@ v1::StatusReply ReadStatus(const json::value& status) {
     for (const json::value& m : members->get_array()) *out.add_members() = ReadMember(m);
   }
   if (const json::value* engine = FieldOf(status, "engine")) {
-    Read(*engine, kEngine, &out);
-    ReadList(*engine, "memory", kMemory, [&out](const json::value&) { return out.add_memory(); });
+    Read(*engine, FieldsOf<v1::StatusReply>(), &out);
+    ReadList(*engine, "memory", [&out](const json::value&) { return out.add_memory(); });
   }
   if (const json::value* plans = FieldOf(status, "plans")) Read(*plans, kPlans, &out);
-  ReadList(status, "history", kRecord, [&out](const json::value&) { return out.add_history(); });
-  ReadList(status, "events", kEvent, [&out](const json::value&) { return out.add_events(); });
+  ReadList(status, "history", [&out](const json::value&) { return out.add_history(); });
+  ReadList(status, "events", [&out](const json::value&) { return out.add_events(); });
   return out;
 }
 
@@ -355,18 +393,18 @@ json::object ChangeJson(const v1::ChangeReply& change) {
   json::array moves, members;
   for (const v1::LayerMove& m : change.moves()) {
     json::object move{{"layers", LayersJson(m)}};
-    Write(m, kMove, &move);
+    Write(m, FieldsOf<v1::LayerMove>(), &move);
     moves.push_back(std::move(move));
   }
   for (const v1::MemberShare& m : change.members()) {
-    json::object share = ObjectOf(m, kShare);
+    json::object share = ObjectOf(m);
     share["layers"] = LayersJson(m);
     share["fits"] = m.memory_bytes() == 0 || m.peak_bytes() <= m.memory_bytes();
     members.push_back(std::move(share));
   }
   json::object out{{"plan", change.epoch().number()}};
   NullIf(!change.has_epoch(), "plan", &out);
-  Write(change, kChange, &out);
+  Write(change, FieldsOf<v1::ChangeReply>(), &out);
   out["moves"] = std::move(moves);
   out["members"] = std::move(members);
   return out;
@@ -375,14 +413,14 @@ json::object ChangeJson(const v1::ChangeReply& change) {
 v1::ChangeReply ReadChange(const json::value& change) {
   v1::ChangeReply out;
   if (FieldOf(change, "plan") != nullptr) out.mutable_epoch()->set_number(CountOf(change, "plan"));
-  Read(change, kChange, &out);
+  Read(change, FieldsOf<v1::ChangeReply>(), &out);
   out.set_ranges(out.named_ranges());
-  ReadList(change, "moves", kMove, [&out](const json::value& v) {
+  ReadList(change, "moves", [&out](const json::value& v) {
     v1::LayerMove* move = out.add_moves();
     ReadLayers(v, move);
     return move;
   });
-  ReadList(change, "members", kShare, [&out](const json::value& v) {
+  ReadList(change, "members", [&out](const json::value& v) {
     v1::MemberShare* share = out.add_members();
     ReadLayers(v, share);
     return share;

@@ -81,15 +81,21 @@ T Guarded(int* error, T failed, Body body) {
   return failed;
 }
 
+// What a caller gave, with the fields that its header has: one compiled with an older header passes fewer.
+template <typename T>
+StatusOr<T> Given(const char* name, const T* given) {
+  T out{};
+  if (given->struct_size == 0 || given->struct_size > sizeof out) {
+    return InvalidArgument("{}.struct_size is {}; expected sizeof({}), {}", name, given->struct_size, name, sizeof out);
+  }
+  std::memcpy(&out, given, given->struct_size);
+  return out;
+}
+
 StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) {
   gyre_options options{};
   if (given != nullptr) {
-    // A caller compiled with an older header passes fewer fields.
-    if (given->struct_size == 0 || given->struct_size > sizeof options) {
-      return InvalidArgument("gyre_options.struct_size is {}; expected sizeof(gyre_options), {}", given->struct_size,
-                             sizeof options);
-    }
-    std::memcpy(&options, given, given->struct_size);
+    GYRE_ASSIGN_OR_RETURN(options, Given("gyre_options", given));
   }
   if (options.threads < 0) return InvalidArgument("gyre_options.threads is {}; expected 0 or more", options.threads);
   RuntimeOptions out;
@@ -106,12 +112,7 @@ StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) 
 // Puts the grammar that a caller names into the question; null: none.
 Status ReadGrammar(const gyre_grammar* given, Question* question) {
   if (given == nullptr) return absl::OkStatus();
-  gyre_grammar grammar{};
-  if (given->struct_size == 0 || given->struct_size > sizeof grammar) {
-    return InvalidArgument("gyre_grammar.struct_size is {}; expected sizeof(gyre_grammar), {}", given->struct_size,
-                           sizeof grammar);
-  }
-  std::memcpy(&grammar, given, given->struct_size);
+  GYRE_ASSIGN_OR_RETURN(const gyre_grammar grammar, Given("gyre_grammar", given));
   using grammar::SourceKind;
   const std::pair<const char*, SourceKind> forms[] = {{grammar.json_schema, SourceKind::kJsonSchema},
                                                       {grammar.regex, SourceKind::kRegex},
@@ -127,39 +128,66 @@ Status ReadGrammar(const gyre_grammar* given, Question* question) {
   return absl::OkStatus();
 }
 
-template <typename Input>
-gyre_session* Start(gyre_model* model, StatusOr<Input> input, const gyre_grammar* grammar, int max_tokens,
-                    float temperature, int top_k, float top_p, uint64_t seed, int* error) {
-  if (!input.ok()) return Set(error, CodeOf(input.status(), GYRE_UNKNOWN), Message(input.status())), nullptr;
+// What gyre_start and its like set; the rest of the settings is off.
+StatusOr<SamplingParams> SamplingOf(float temperature, int top_k, float top_p, uint64_t seed) {
   if (!(temperature >= 0 && temperature <= 2)) {
-    Set(error, GYRE_INVALID_ARGUMENT, fmt::format("the temperature is {}; expected 0 to 2", temperature));
-    return nullptr;
+    return InvalidArgument("the temperature is {}; expected 0 to 2", temperature);
   }
-  Question question;
-  question.input = *std::move(input);
-  if (const Status read = ReadGrammar(grammar, &question); !read.ok()) {
-    return Set(error, GYRE_INVALID_ARGUMENT, Message(read)), nullptr;
+  return SamplingParams{.temperature = temperature,
+                        .top_k = top_k > 0 ? top_k : 50,
+                        .top_p = top_p > 0 ? top_p : 0.95F,
+                        .min_p = 0,
+                        .seed = seed};
+}
+
+StatusOr<SamplingParams> SamplingOf(const Model& model, const gyre_request& request) {
+  SamplingParams out = DefaultSampling(model);
+  if (request.settings == nullptr && request.num_settings != 0) {
+    return InvalidArgument("gyre_request.settings is null, and num_settings is {}", request.num_settings);
   }
-  if (max_tokens > 0) question.max_new_tokens = static_cast<uint32_t>(max_tokens);
-  question.sampling = {.temperature = temperature,
-                       .top_k = top_k > 0 ? top_k : 50,
-                       .top_p = top_p > 0 ? top_p : 0.95F,
-                       .min_p = 0,
-                       .seed = seed};
+  for (size_t i = 0; i < request.num_settings; ++i) {
+    const gyre_setting& setting = request.settings[i];
+    const SamplingOption* option = setting.name == nullptr ? nullptr : FindSamplingOption(setting.name);
+    if (option == nullptr) {
+      std::string names;
+      for (const SamplingOption& o : SamplingOptions()) names += fmt::format("{}{}", names.empty() ? "" : ", ", o.name);
+      return InvalidArgument("there is no setting \"{}\"; expected one of {}",
+                             setting.name == nullptr ? "" : setting.name, names);
+    }
+    GYRE_RETURN_IF_ERROR(SetChecked(&out, *option, setting.value));
+  }
+  out.seed = request.seed;
+  return out;
+}
+
+// What a caller wants to be continued: `prompt` or `messages`, of which the other one is null.
+gyre_session* Start(gyre_model* model, const gyre_request& asked, StatusOr<SamplingParams> sampling, int* error) {
+  const auto refuse = [error](int code, const Status& why) { return Set(error, code, Message(why)), nullptr; };
   Service& service = model->runtime->service();
+  Question question;
+  if (asked.messages == nullptr) {
+    question.input = TextInput{.text = asked.prompt};
+  } else {
+    StatusOr<Conversation> conversation = service.ParseConversation(asked.messages, "");
+    if (!conversation.ok()) return refuse(CodeOf(conversation.status(), GYRE_UNKNOWN), conversation.status());
+    question.input = ChatInput{.conversation = *std::move(conversation)};
+  }
+  if (!sampling.ok()) return refuse(GYRE_INVALID_ARGUMENT, sampling.status());
+  question.sampling = *std::move(sampling);
+  if (const Status read = ReadGrammar(asked.grammar, &question); !read.ok()) return refuse(GYRE_INVALID_ARGUMENT, read);
+  if (asked.max_tokens > 0) question.max_new_tokens = static_cast<uint32_t>(asked.max_tokens);
   StatusOr<Request> request = service.MakeRequest(std::move(question));
   if (!request.ok()) {
-    const bool refused = grammar != nullptr && (absl::IsUnimplemented(request.status()) ||  // the grammar is
-                                                absl::IsResourceExhausted(request.status()));
+    const bool refused = asked.grammar != nullptr && (absl::IsUnimplemented(request.status()) ||  // the grammar is
+                                                      absl::IsResourceExhausted(request.status()));
     const int code = refused ? GYRE_INVALID_ARGUMENT : CodeOf(request.status(), GYRE_UNKNOWN);
-    return Set(error, code, Message(request.status())), nullptr;
+    return refuse(code, request.status());
   }
   StatusOr<std::unique_ptr<EventStream>> stream = service.Submit(*std::move(request), {.may_stall = true});
   if (!stream.ok()) {
     // MakeRequest has checked that the request fits, so this error means that too many requests wait.
     const bool full = absl::IsResourceExhausted(stream.status());
-    Set(error, full ? GYRE_BUSY : CodeOf(stream.status(), GYRE_INFERENCE_FAILED), Message(stream.status()));
-    return nullptr;
+    return refuse(full ? GYRE_BUSY : CodeOf(stream.status(), GYRE_INFERENCE_FAILED), stream.status());
   }
   auto session = std::make_unique<gyre_session>();
   session->runtime = model->runtime;
@@ -280,8 +308,8 @@ gyre_session* gyre_start_grammar(gyre_model* model, const char* prompt, const gy
     if (model == nullptr || prompt == nullptr) {
       return Set(error, GYRE_INVALID_ARGUMENT, "the model or the prompt is null"), nullptr;
     }
-    gyre::StatusOr<gyre::TextInput> input = gyre::TextInput{.text = prompt};
-    return gyre::Start(model, std::move(input), grammar, max_tokens, temperature, top_k, top_p, seed, error);
+    const gyre_request request{.prompt = prompt, .grammar = grammar, .max_tokens = max_tokens};
+    return gyre::Start(model, request, gyre::SamplingOf(temperature, top_k, top_p, seed), error);
   });
 }
 
@@ -292,15 +320,30 @@ gyre_session* gyre_start_chat_grammar(gyre_model* model, const char* messages, c
     if (model == nullptr || messages == nullptr) {
       return Set(error, GYRE_INVALID_ARGUMENT, "the model or the conversation is null"), nullptr;
     }
-    gyre::StatusOr<gyre::ChatInput> input = gyre::ChatInput{};
-    auto conversation = model->runtime->service().ParseConversation(messages, "");
-    if (conversation.ok()) {
-      input->conversation = *std::move(conversation);
-    } else {
-      input = conversation.status();
-    }
-    return gyre::Start(model, std::move(input), grammar, max_tokens, temperature, top_k, top_p, seed, error);
+    const gyre_request request{.messages = messages, .grammar = grammar, .max_tokens = max_tokens};
+    return gyre::Start(model, request, gyre::SamplingOf(temperature, top_k, top_p, seed), error);
   });
+}
+
+gyre_session* gyre_start_request(gyre_model* model, const gyre_request* request, int* error) {
+  return Guarded<gyre_session*>(error, nullptr, [&]() -> gyre_session* {
+    if (model == nullptr || request == nullptr) {
+      return Set(error, GYRE_INVALID_ARGUMENT, "the model or the request is null"), nullptr;
+    }
+    const auto given = gyre::Given("gyre_request", request);
+    if (!given.ok()) return Set(error, GYRE_INVALID_ARGUMENT, gyre::Message(given.status())), nullptr;
+    if ((given->prompt == nullptr) == (given->messages == nullptr)) {
+      Set(error, GYRE_INVALID_ARGUMENT,
+          "gyre_request has both a prompt and messages, or neither; expected one of them");
+      return nullptr;
+    }
+    return gyre::Start(model, *given, gyre::SamplingOf(model->runtime->service().model(), *given), error);
+  });
+}
+
+const char* gyre_setting_name(size_t i) {
+  // The rows' names are literals, which end with a zero byte.
+  return i < gyre::SamplingOptions().size() ? gyre::SamplingOptions()[i].name.data() : nullptr;
 }
 
 bool gyre_next_token(gyre_session* session, char* text, int size, int* index, int* error) {

@@ -1,5 +1,6 @@
 /* The C API from C: texts, errors, buffers, threads of sessions. Each check ends the program where it fails. */
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,75 @@ static void TestGrammars(gyre_model* model) {
   }
 }
 
+/* All settings by their names, and the old functions as a special case of them. */
+static void TestRequests(gyre_model* model) {
+  int error = -1;
+  char text[kRoom], expected[kRoom];
+  size_t names = 0;
+  bool min_p = false;
+  for (; gyre_setting_name(names) != NULL; ++names) min_p = min_p || strcmp(gyre_setting_name(names), "min_p") == 0;
+  CHECK(names >= 8 && min_p);
+  CHECK(gyre_setting_name((size_t)-1) == NULL);
+
+  const gyre_setting like_start[] = {{"temperature", 0.7f}, {"top_k", 50}, {"top_p", 0.95f}, {"min_p", 0}};
+  gyre_request request = {.struct_size = sizeof request,
+                          .prompt = "Once upon a time",
+                          .settings = like_start,
+                          .num_settings = 4,
+                          .max_tokens = 40,
+                          .seed = 11};
+  Continue(model, "Once upon a time", 0.7f, 11, 256, expected);
+  gyre_session* session = gyre_start_request(model, &request, &error);
+  CHECK(session != NULL && error == GYRE_OK);
+  ReadAll(session, 256, text);
+  CHECK(strcmp(text, expected) == 0);
+  gyre_free(session);
+  /* A setting that the old functions do not have. */
+  const gyre_setting greedy[] = {{"temperature", 0}}, repelled[] = {{"temperature", 0}, {"frequency_penalty", 2}};
+  request.settings = greedy;
+  request.num_settings = 1;
+  session = gyre_start_request(model, &request, &error);
+  ReadAll(session, 256, expected);
+  gyre_free(session);
+  request.settings = repelled;
+  request.num_settings = 2;
+  session = gyre_start_request(model, &request, &error);
+  ReadAll(session, 256, text);
+  CHECK(strcmp(text, expected) != 0);
+  gyre_free(session);
+  /* A conversation with a grammar. A caller with an older header has fewer fields. */
+  const gyre_grammar grammar = {.struct_size = sizeof grammar, .regex = "(yes|no)!"};
+  gyre_request chat = {.struct_size = offsetof(gyre_request, settings),
+                       .messages = "[{\"role\": \"user\", \"content\": \"Hi\"}]",
+                       .grammar = &grammar,
+                       .num_settings = 1000};
+  session = gyre_start_request(model, &chat, &error);
+  CHECK(session != NULL && error == GYRE_OK);
+  ReadAll(session, 256, text);
+  CHECK(strcmp(text, "yes!") == 0 || strcmp(text, "no!") == 0);
+  gyre_free(session);
+
+  const gyre_setting unknown[] = {{"heat", 1}}, nameless[] = {{NULL, 1}}, beyond[] = {{"top_p", 1.5}},
+                     part[] = {{"top_k", 1.5}}, tiny[] = {{"top_p", 1e-60}}, no_number[] = {{"min_p", 0.0 / 0.0}};
+  const gyre_setting* wrong[] = {unknown, nameless, beyond, part, tiny, no_number, NULL};
+  const char* said[] = {"\"heat\"", "\"\"", "top_p is 1.5", "whole number", "top_p is 1e-60", "min_p is", "is null"};
+  request.num_settings = 1;
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    request.settings = wrong[i];
+    CHECK(gyre_start_request(model, &request, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+    CHECK(strstr(gyre_error_message(), said[i]) != NULL);
+  }
+  request.num_settings = 0;
+  request.messages = chat.messages;
+  CHECK(gyre_start_request(model, &request, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  request.messages = request.prompt = NULL;
+  CHECK(gyre_start_request(model, &request, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  request.prompt = "a";
+  request.struct_size = 100000;
+  CHECK(gyre_start_request(model, &request, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_start_request(model, NULL, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+}
+
 static void TestErrors(gyre_model* model, const char* path) {
   int error = -1;
   CHECK(gyre_load("/no/such/file.gguf", NULL, &error) == NULL && error == GYRE_NOT_FOUND);
@@ -206,6 +276,7 @@ int main(int count, char** words) {
   CHECK(model != NULL && error == GYRE_OK);
   TestTexts(model);
   TestGrammars(model);
+  TestRequests(model);
   TestErrors(model, words[1]);
 
   struct Job jobs[4];

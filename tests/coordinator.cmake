@@ -27,7 +27,7 @@ if(GYRE_TESTS)
     FILES coordinator_roster_test coordinator_speeds_test coordinator_ring_watch_test coordinator_kv_restore_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
-  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test DEPS gyre_coordinator Boost::json)
+  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test coordinator_option_docs_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"
     FILES coordinator_service_grpc_test coordinator_service_port_test
     DEPS gyre_coordinator)

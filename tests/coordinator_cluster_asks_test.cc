@@ -233,7 +233,7 @@ TEST_F(ClusterAsksTest, EveryPlanHasARecord) {
 
 TEST_F(ClusterAsksTest, AFaultAfterTheDecisionIsALossOfTheNewPlan) {
   ClusterWorld& w = Serving(2);
-  w.member("w2").deaf = {TellMember::kCommit};
+  w.member("w2").deaf = {ChangeVerb::kCommit};
   w.Resize("w2=0-7");
   w.Advance(seconds(11));
   ASSERT_GE(w.records.size(), 1u);

@@ -178,7 +178,7 @@ TEST_F(ClusterMembersTest, AMembershipThatIsReplacedCountsNoMore) {
   w.Resize("w2=0-3,w1=4-7");
   const uint64_t second = w.member("w1").id;
   w.Join("w1");
-  w.state().Said(second, {.worker = "w1", .epoch = {7, 3}, .what = StageReady{}}, w.now());
+  w.state().Said(second, {.worker = "w1", .epoch = {7, 3}, .what = StageDone{.verb = ChangeVerb::kPrepare}}, w.now());
   EXPECT_EQ(w.status().plan, std::nullopt);
 }
 

@@ -178,7 +178,7 @@ TEST_F(ClusterStateTest, ALossBeforeTheDecisionNamesTheWorkerAndItsLayers) {
 TEST_F(ClusterStateTest, ALossAfterTheDecisionIsOneOnlyWithLayersInTheNewPlan) {
   for (const char* lost : {"w1", "w2"}) {
     ClusterWorld& w = Serving(2);
-    for (const char* name : {"w1", "w2"}) w.member(name).deaf = {TellMember::kCommit};
+    for (const char* name : {"w1", "w2"}) w.member(name).deaf = {ChangeVerb::kCommit};
     const uint64_t ask = w.Resize("w2=0-7");
     w.Advance(seconds(1));
     EXPECT_EQ(w.text(), "plan 2: committing");
@@ -196,7 +196,7 @@ TEST_F(ClusterStateTest, ALossAfterTheDecisionIsOneOnlyWithLayersInTheNewPlan) {
 
 TEST_F(ClusterStateTest, AfterAFaultEverybodyKeepsOneStage) {
   ClusterWorld& w = Serving(3);
-  w.member("w3").deaf = {TellMember::kCommit};
+  w.member("w3").deaf = {ChangeVerb::kCommit};
   const uint64_t ask = w.Resize("w1=0-1,w2=2-3,w3=4-7");
   w.Advance(seconds(9));
   EXPECT_EQ(w.text(), "plan 2: committing");

@@ -71,17 +71,15 @@ class FakeStage : public StageControl {
     MutexLock lock(&mutex_);
     sink_ = std::move(sink);
   }
-  void Prepare(const PrepareRequest& request) override {
-    ++prepared;
-    Say(request.plan.epoch, StageProgress{1, 2});
-    if (!silent) Say(request.plan.epoch, StageReady{});
-  }
-  void Move(Epoch epoch, const UnitList&) override { Say(epoch, StageMoved{}); }
-  void Commit(Epoch epoch) override { Say(epoch, StageCommitted{}); }
-  void Release(Epoch) override {}
-  void Abort(Epoch epoch) override {
-    ++aborted;
-    Say(epoch, StageAborted{});
+  void Apply(const Change& change) override {
+    if (change.verb == ChangeVerb::kRelease) return;
+    if (change.verb == ChangeVerb::kAbort) ++aborted;
+    if (change.verb == ChangeVerb::kPrepare) {
+      ++prepared;
+      Say(change.epoch, StageProgress{1, 2});
+      if (silent) return;
+    }
+    Say(change.epoch, StageDone{.verb = change.verb});
   }
   bool has_sink() {
     MutexLock lock(&mutex_);

@@ -165,7 +165,7 @@ TEST_F(ClusterReplicasTest, AFormerMemberThatSaysNothingIsWaitedForAShortTime) {
 // w2 is drained, gives its layers' pages, and doesn't answer the Commit.
 TEST_F(ClusterReplicasTest, ASourceIsNotWaitedForWhenItHasGivenItsPages) {
   ClusterWorld& w = Replication(4);
-  w.member("w2").deaf = {TellMember::kCommit};
+  w.member("w2").deaf = {ChangeVerb::kCommit};
   w.WantsToLeave("w2");
   w.Leave("w3");
   w.Advance(seconds(1));

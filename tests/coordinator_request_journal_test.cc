@@ -8,6 +8,7 @@
 #include <random>
 
 #include "coordinator/engine/request_codec.h"
+#include "tests/testing/worlds.h"
 
 namespace gyre {
 namespace {
@@ -211,8 +212,8 @@ TEST(RequestJournalTest, ARestoredRequestIsNotWrittenAgain) {
 // Random events. At each moment the store has a beginning of what was drawn, and whoever takes a request up at last has
 // each token once.
 TEST(RequestJournalTest, TheStoreFollowsInAnyOrder) {
-  for (uint32_t seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
+  testing::PlayWorlds({.count = 200, .first = 0}, [](uint64_t seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
     RequestJournal book({.resume_timeout = seconds(5), .unattended = 3});
     Replica store;
     std::map<std::string, std::vector<TokenId>> drawn;
@@ -264,9 +265,9 @@ TEST(RequestJournalTest, TheStoreFollowsInAnyOrder) {
       }
     }
     store.Apply(book.TakeChanges());
-    EXPECT_EQ(store.requests.size(), book.size()) << seed;
-    for (const auto& [id, ids] : store.requests) EXPECT_EQ(IdsOf(book.Reattach(id, 0, 9999)->generated), ids) << seed;
-  }
+    EXPECT_EQ(store.requests.size(), book.size());
+    for (const auto& [id, ids] : store.requests) EXPECT_EQ(IdsOf(book.Reattach(id, 0, 9999)->generated), ids);
+  });
 }
 
 TEST(RequestCodecTest, EverySettingComesBack) {

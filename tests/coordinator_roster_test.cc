@@ -18,6 +18,8 @@ using ::testing::IsEmpty;
 const Deadline kNow = Deadline{} + std::chrono::hours(1);
 constexpr Epoch kEpoch{.term = 7, .number = 3};
 
+StageDone Done(ChangeVerb verb) { return {.verb = verb}; }
+
 StageEvent Event(decltype(StageEvent::what) what, Epoch epoch = kEpoch) {
   return {.worker = "a", .epoch = epoch, .what = what};
 }
@@ -28,20 +30,20 @@ class HoldingsTest : public ::testing::Test {
 };
 
 TEST_F(HoldingsTest, ADropIsPreparedCommittedAndReleased) {
-  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageReady{})), Holdings::Next::kNothing) << "it was not told to drop";
+  EXPECT_EQ(holdings_.OnDropAnswer(Event(Done(ChangeVerb::kPrepare))), std::nullopt) << "it was not told to drop";
   holdings_.BeginDrop(kEpoch, kNow + seconds(10));
   EXPECT_TRUE(holdings_.dropping());
-  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageReady{}, {.term = 7, .number = 2})), Holdings::Next::kNothing);
-  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageReady{})), Holdings::Next::kCommit);
+  EXPECT_EQ(holdings_.OnDropAnswer(Event(Done(ChangeVerb::kPrepare), {.term = 7, .number = 2})), std::nullopt);
+  EXPECT_EQ(holdings_.OnDropAnswer(Event(Done(ChangeVerb::kPrepare))), ChangeVerb::kCommit);
   EXPECT_TRUE(holdings_.any()) << "until it has committed";
-  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageCommitted{})), Holdings::Next::kRelease);
+  EXPECT_EQ(holdings_.OnDropAnswer(Event(Done(ChangeVerb::kCommit))), ChangeVerb::kRelease);
   EXPECT_FALSE(holdings_.any());
   EXPECT_FALSE(holdings_.dropping());
 }
 
 TEST_F(HoldingsTest, ADropThatFailsOrTakesTooLongMayBeginAgain) {
   holdings_.BeginDrop(kEpoch, kNow + seconds(10));
-  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageFault{Internal("no")})), Holdings::Next::kNothing);
+  EXPECT_EQ(holdings_.OnDropAnswer(Event(StageFault{Internal("no")})), std::nullopt);
   EXPECT_TRUE(holdings_.drop_failed());
   EXPECT_FALSE(holdings_.dropping());
   holdings_.BeginDrop(kEpoch, kNow + seconds(10));
@@ -59,9 +61,9 @@ TEST_F(HoldingsTest, ALateAnswerSaysWhichStageRuns) {
     h.PlanLost(kEpoch, {3, 6}, false);
     EXPECT_EQ(h.Most(), (LayerRange{2, 6}));
     EXPECT_EQ(h.layers(), (LayerRange{2, 4}));
-    h.OnLateAnswer(Event(StageCommitted{}, {.term = 7, .number = 4}));
+    h.OnLateAnswer(Event(Done(ChangeVerb::kCommit), {.term = 7, .number = 4}));
     EXPECT_EQ(h.Most(), (LayerRange{2, 6})) << "another plan's";
-    h.OnLateAnswer(committed ? Event(StageCommitted{}) : Event(StageAborted{}));
+    h.OnLateAnswer(committed ? Event(Done(ChangeVerb::kCommit)) : Event(Done(ChangeVerb::kAbort)));
     EXPECT_EQ(h.Most(), (committed ? LayerRange{3, 6} : LayerRange{2, 4}));
   }
   Holdings h(LayerRange{2, 4});

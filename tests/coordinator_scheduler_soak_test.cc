@@ -1,9 +1,12 @@
 // Random events against a scheduler with few blocks, checked after every one.
 #include <array>
+#include <functional>
+#include <memory>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/scheduler_world.h"
+#include "tests/testing/worlds.h"
 
 namespace gyre {
 namespace {
@@ -53,16 +56,10 @@ uint64_t LongestWait(const SchedulerOptions& o) {
   return 8 + uint64_t{turns} * o.max_in_flight;
 }
 
-// For each seed from 1 to `seeds` a world has so many events and runs dry; `add` counts what happened in it.
-void RunWorlds(uint64_t seeds, int events, const std::function<WorldOptions(uint64_t seed)>& options,
-               const std::function<void(uint64_t seed, const SchedulerWorld&)>& add) {
-  for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    SchedulerWorld world(options(seed));
-    for (int i = 0; i < events; ++i) world.RandomEvent();
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
-    add(seed, world);
-  }
+using Options = WorldOptions (*)(uint64_t seed);
+
+std::function<std::unique_ptr<SchedulerWorld>(uint64_t seed)> WorldsWith(Options options) {
+  return [options](uint64_t seed) { return std::make_unique<SchedulerWorld>(options(seed)); };
 }
 
 // A soak that reaches nothing tests nothing: the events of all seeds together must have caused plenty of each.
@@ -70,7 +67,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;
   uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0, members_lost = 0;
-  RunWorlds(400, 600, RandomOptions, [&](uint64_t seed, const SchedulerWorld& world) {
+  const auto add = [&](uint64_t seed, const SchedulerWorld& world) {
     events += world.events();
     holds += world.holds();
     shifts += world.shifts();
@@ -91,7 +88,8 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     sum.replayed_rows += stats.replayed_rows;
     sum.computed_rows += stats.computed_rows;
     sum.steps += stats.steps;
-  });
+  };
+  if (!testing::Soak({400}, 600, WorldsWith(RandomOptions), add)) return;
   EXPECT_GE(events, 200000u);
   EXPECT_GE(sum.preemptions, 1000u);
   EXPECT_GE(sum.cached_positions, 10000u);
@@ -117,7 +115,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
 TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
   SchedulerStats sum;
   uint64_t lost = 0, failed = 0, refused = 0, snapshots = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  const auto play = [&](uint64_t seed) {
     WorldOptions options = RandomOptions(seed);
     std::mt19937_64 random(seed + 1000);
     SchedulerOptions& o = options.scheduler;
@@ -128,8 +126,8 @@ TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
       world.RandomEvent();
       snapshots = std::max<uint64_t>(snapshots, world.stats().memory[kSlotGroup].published);
     }
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    world.LeaveAlone();
+    ASSERT_EQ(world.problem(), "");
     lost += world.lost();
     failed += world.failed();
     refused += world.refused();
@@ -138,7 +136,8 @@ TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
     sum.cached_positions += stats.cached_positions;
     sum.cache_hits += stats.cache_hits;
     sum.replayed_rows += stats.replayed_rows;
-  }
+  };
+  if (!testing::PlayWorlds({300}, play)) return;
   EXPECT_GE(sum.preemptions, 1000u);
   EXPECT_GE(sum.cached_positions, 5000u);
   EXPECT_GE(sum.cache_hits, 500u);
@@ -149,26 +148,27 @@ TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
   EXPECT_GE(snapshots, 5u);
 }
 
+WorldOptions WindowedOptions(uint64_t seed) {
+  WorldOptions options = RandomOptions(seed);
+  std::mt19937_64 random(seed + 2000);
+  const auto pick = [&random](uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random);
+  };
+  SchedulerOptions& o = options.scheduler;
+  o.window = pick(1, 12);
+  o.memory.least[kWindowGroup] = std::min(o.memory[kPageGroup], (o.window + o.block_size - 1) / o.block_size + 1);
+  o.memory[kWindowGroup] =
+      o.chunked_prefill ? pick(o.memory.least[kWindowGroup], o.memory[kPageGroup]) : o.memory[kPageGroup];
+  if (seed % 2 == 0) o.memory[kSlotGroup] = pick(1, 2 * o.max_sequences + 2);
+  return options;
+}
+
 // Blocks behind a window come back, and no row reads one that did. Every other seed has recurrent state too.
 TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
   SchedulerStats sum;
   uint64_t lost = 0, failed = 0, smaller = 0, moved_on = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
-    WorldOptions options = RandomOptions(seed);
-    std::mt19937_64 random(seed + 2000);
-    const auto pick = [&random](uint32_t low, uint32_t high) {
-      return std::uniform_int_distribution<uint32_t>(low, high)(random);
-    };
-    SchedulerOptions& o = options.scheduler;
-    o.window = pick(1, 12);
-    o.memory.least[kWindowGroup] = std::min(o.memory[kPageGroup], (o.window + o.block_size - 1) / o.block_size + 1);
-    o.memory[kWindowGroup] =
-        o.chunked_prefill ? pick(o.memory.least[kWindowGroup], o.memory[kPageGroup]) : o.memory[kPageGroup];
-    if (seed % 2 == 0) o.memory[kSlotGroup] = pick(1, 2 * o.max_sequences + 2);
-    SchedulerWorld world(options);
-    for (int i = 0; i < 500; ++i) world.RandomEvent();
-    world.RunDry();
-    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+  const auto add = [&](uint64_t seed, const SchedulerWorld& world) {
+    const SchedulerOptions o = WindowedOptions(seed).scheduler;
     lost += world.lost();
     failed += world.failed();
     smaller += o.memory[kWindowGroup] < o.memory[kPageGroup] ? 1 : 0;
@@ -179,7 +179,8 @@ TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
     sum.cached_positions += stats.cached_positions;
     sum.cache_hits += stats.cache_hits;
     sum.replayed_rows += stats.replayed_rows;
-  }
+  };
+  if (!testing::Soak({400}, 500, WorldsWith(WindowedOptions), add)) return;
   EXPECT_GE(smaller, 100u);
   EXPECT_GE(moved_on, 100u);
   EXPECT_GE(sum.preemptions, 1000u);
@@ -217,12 +218,13 @@ WorldOptions ReplicatedOptions(uint64_t seed) {
 // Members are lost, and what their replicas have is used again: never a page that is older than its text.
 TEST(SchedulerSoak, WhatIsRestoredIsWhatWasLost) {
   uint64_t restores = 0, restored = 0, cached = 0, lost = 0;
-  RunWorlds(300, 800, ReplicatedOptions, [&](uint64_t, const SchedulerWorld& world) {
+  const auto add = [&](uint64_t, const SchedulerWorld& world) {
     restores += world.restores();
     restored += world.restored();
     lost += world.members_lost();
     cached += world.stats().cached_positions;
-  });
+  };
+  if (!testing::Soak({300}, 800, WorldsWith(ReplicatedOptions), add)) return;
   EXPECT_GE(restores, 1000u);
   EXPECT_GE(lost, restores + 200);
   EXPECT_GE(restored, 3000u);
@@ -230,26 +232,14 @@ TEST(SchedulerSoak, WhatIsRestoredIsWhatWasLost) {
   RecordProperty("restored", std::to_string(restored));
 }
 
-// Returns how many of the worlds with seeds from 1 to `seeds` have a problem after 800 events.
-int SeedsWithProblems(uint64_t seeds, const std::function<WorldOptions(uint64_t seed)>& options) {
-  int found = 0;
-  for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    SchedulerWorld world(options(seed));
-    for (int i = 0; i < 800; ++i) world.RandomEvent();
-    found += world.problem().empty() ? 0 : 1;
-  }
-  return found;
-}
-
 // Without the comparison of steps stale pages are used, and seen.
 TEST(SchedulerSoak, FindsThatTheReplicaIsTrustedTooFar) {
-  EXPECT_GE(SeedsWithProblems(30,
-                              [](uint64_t seed) {
-                                WorldOptions options = ReplicatedOptions(seed);
-                                options.trusts_replica = true;
-                                return options;
-                              }),
-            10);
+  const auto faulty = [](uint64_t seed) {
+    WorldOptions options = ReplicatedOptions(seed);
+    options.trusts_replica = true;
+    return options;
+  };
+  EXPECT_GE(testing::WorldsWithProblems({30}, 800, WorldsWith(faulty)), 10u);
 }
 
 WorldOptions RestartedOptions(uint64_t seed) {
@@ -264,11 +254,12 @@ WorldOptions RestartedOptions(uint64_t seed) {
 // since.
 TEST(SchedulerSoak, WhatIsTakenOverIsWhatThePagesHave) {
   uint64_t take_overs = 0, taken = 0, stale = 0;
-  RunWorlds(300, 800, RestartedOptions, [&](uint64_t, const SchedulerWorld& world) {
+  const auto add = [&](uint64_t, const SchedulerWorld& world) {
     take_overs += world.take_overs();
     taken += world.taken_over();
     stale += world.stale();
-  });
+  };
+  if (!testing::Soak({300}, 800, WorldsWith(RestartedOptions), add)) return;
   EXPECT_GE(take_overs, 2000u);
   EXPECT_GE(taken, 5000u);
   EXPECT_GE(stale, 2000u);
@@ -278,13 +269,12 @@ TEST(SchedulerSoak, WhatIsTakenOverIsWhatThePagesHave) {
 
 // Without the stamps of the pages stale entries are used, and seen.
 TEST(SchedulerSoak, FindsThatAStaleIndexIsTrusted) {
-  EXPECT_GE(SeedsWithProblems(100,
-                              [](uint64_t seed) {
-                                WorldOptions options = RestartedOptions(seed);
-                                options.trusts_index = true;
-                                return options;
-                              }),
-            20);
+  const auto faulty = [](uint64_t seed) {
+    WorldOptions options = RestartedOptions(seed);
+    options.trusts_index = true;
+    return options;
+  };
+  EXPECT_GE(testing::WorldsWithProblems({100}, 800, WorldsWith(faulty)), 20u);
 }
 
 // The checker itself: a bug planted between scheduler and stages must be found.
@@ -300,7 +290,7 @@ std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slo
                        .max_sequences = 5};
   options.corrupt = std::move(corrupt);
   SchedulerWorld world(options);
-  for (int i = 0; i < 2000; ++i) world.RandomEvent();
+  testing::PlayEvents(world, 2000);
   return world.problem();
 }
 

@@ -237,7 +237,8 @@ TEST_F(OpenAiTest, ModelsAreListedByTheirNames) {
       R"("hash":")" +
           hash +
           R"(","meta":{"n_vocab":1024,"n_ctx_train":1024},)"
-          R"("default_sampling":{"temperature":8E-1,"top_k":40,"top_p":9.5E-1,"min_p":5E-2,"repetition_penalty":1E0}})");
+          R"("default_sampling":{"temperature":8E-1,"top_k":40,"top_p":9.5E-1,"min_p":5E-2,"repetition_penalty":1E0,)"
+          R"("frequency_penalty":0E0,"presence_penalty":0E0}})");
   EXPECT_EQ(At(list, "/data/1/id"), "other");
 }
 

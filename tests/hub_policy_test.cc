@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/worlds.h"
+
 namespace gyre {
 namespace {
 
@@ -311,9 +313,8 @@ TEST_F(PolicyTest, AnswersThatDoNotFitAreRefused) {
 
 // Whatever the network does, each byte comes, or there is a reason; and no more is asked for than is missing.
 TEST_F(PolicyTest, RandomEvents) {
-  for (unsigned seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE(seed);
-    std::mt19937 random(seed);
+  testing::PlayWorlds({.count = 300, .first = 0}, [this](uint64_t seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
     DownloadPolicyOptions options = Options();
     options.connections = 1 + static_cast<int>(random() % 6);
     options.range_bytes = 1 + random() % 500;
@@ -363,7 +364,7 @@ TEST_F(PolicyTest, RandomEvents) {
       EXPECT_EQ(static_cast<uint64_t>(std::count(there.begin(), there.end(), true)), size);
     }
     EXPECT_EQ(policy.done().total(), static_cast<uint64_t>(std::count(there.begin(), there.end(), true)));
-  }
+  });
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ using testing::Process;
 TEST(RingLossyTest, TheTextOverALossyNetworkIsThatOfOneProcess) {
   const char* const asked = std::getenv("GYRE_LOSSY_TOKENS");
   const std::string tokens = asked != nullptr ? asked : "20";
-  LossyNetwork net(3, {.megabits = 200,
+  LossyNetwork net(3, {.bytes_per_second = 200 * 125e3,  // 200 Mbit/s
                        .delay = milliseconds(10),
                        .loss = 0.05,
                        .duplicate = 0.02,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/udp_flow.h"
+#include "tests/testing/worlds.h"
 
 namespace gyre {
 namespace {
@@ -11,9 +12,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::EthernetPath;
 using ::testing::HasSubstr;
+using testing::PacketPath;
 using testing::Pass;
 using testing::UdpNetwork;
-using testing::UdpPath;
 using Flow = testing::UdpFlow;
 
 TEST(UdpCoreTest, BothDirectionsAtOnce) {
@@ -39,7 +40,7 @@ TEST(UdpCoreTest, TheLargestSizeThatPassesIsFound) {
                                        {1472, 1472},
                                        {9000, 8952},
                                        {65507, 65000}}) {
-    UdpPath path{.delay = milliseconds(1)};
+    PacketPath path{.delay = milliseconds(1)};
     path.largest = largest;
     UdpNetwork net(path, 1);
     Flow flow(&net, 0);
@@ -178,8 +179,8 @@ TEST(UdpCoreTest, AnIdleLinkLivesAndCostsLittle) {
 }
 
 TEST(UdpCoreTest, WhatWasWrittenBeforeCloseArrivesThroughLoss) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
-    UdpPath path = EthernetPath();
+  testing::PlayWorlds({.count = 20, .first = 0}, [](uint64_t seed) {
+    PacketPath path = EthernetPath();
     path.loss = 0.3;
     UdpNetwork net(path, seed);
     Flow flow(&net, 0);
@@ -195,7 +196,7 @@ TEST(UdpCoreTest, WhatWasWrittenBeforeCloseArrivesThroughLoss) {
     EXPECT_TRUE(net.core(0).done());
     EXPECT_TRUE(net.core(1).done());
     EXPECT_EQ(net.core(0).NextTimer(net.now()), kNoDeadline);
-  }
+  });
 }
 
 TEST(UdpCoreTest, BothEndsMayCloseAtOnce) {
@@ -227,7 +228,7 @@ TEST(UdpCoreTest, AProcessThatEndedIsNoticedAtOnceAndWhatItSentIsRead) {
 
 TEST(UdpCoreTest, AtLowUseLossCostsNoRoundTrip) {
   for (const bool copies : {false, true}) {
-    UdpPath path = EthernetPath();
+    PacketPath path = EthernetPath();
     path.loss = 0.05;
     UdpNetwork net(path, 3, {.copies = copies});
     Flow flow(&net, 0);
@@ -246,7 +247,7 @@ TEST(UdpCoreTest, AtLowUseLossCostsNoRoundTrip) {
 }
 
 TEST(UdpCoreTest, ALongSilenceDoesNotMakeTheNextBurstSlow) {
-  UdpPath path{.bytes_per_second = 125e6, .delay = milliseconds(1)};
+  PacketPath path{.bytes_per_second = 125e6, .delay = milliseconds(1)};
   path.largest = 1472;
   UdpNetwork net(path, 1);
   Flow flow(&net, 0);
@@ -265,7 +266,7 @@ TEST(UdpCoreTest, ALongSilenceDoesNotMakeTheNextBurstSlow) {
 
 // The receiver of a one-way link sends acknowledgements only. They must not grow with every loss.
 TEST(UdpCoreTest, AcknowledgementsOfAOneWayLinkStaySmall) {
-  UdpPath path = EthernetPath();
+  PacketPath path = EthernetPath();
   path.loss = 0.02;
   UdpNetwork net(path, 1);
   Flow flow(&net, 0);

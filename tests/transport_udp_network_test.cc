@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::PacketPath;
 using testing::UdpNetwork;
-using testing::UdpPath;
 
 uint64_t Frames() {
   const char* text = std::getenv("GYRE_UDP_FRAMES");
@@ -111,7 +111,7 @@ class Reader {
 
 struct Scenario {
   const char* name;
-  UdpPath path;
+  PacketPath path;
   double least_share;  // of the capacity that loss leaves
 };
 

@@ -10,9 +10,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::EthernetPath;
+using testing::PacketPath;
 using testing::Pass;
 using testing::UdpNetwork;
-using testing::UdpPath;
 using Flow = testing::UdpFlow;
 
 TEST(UdpSecurityTest, TheAcceptorFollowsADialerToAnotherAddress) {
@@ -49,7 +49,7 @@ TEST(UdpSecurityTest, WhoForwardsPacketsDoesNotMoveTheLink) {
 }
 
 TEST(UdpSecurityTest, KeysAreRenewedOnTheWay) {
-  UdpPath path = EthernetPath();
+  PacketPath path = EthernetPath();
   path.loss = 0.05;
   path.jitter = milliseconds(5);
   UdpNetwork net(path, 1, {.packets_a_key = 400});

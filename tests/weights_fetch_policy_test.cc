@@ -6,6 +6,9 @@
 
 #include <random>
 
+#include "tests/testing/virtual_time.h"
+#include "tests/testing/worlds.h"
+
 namespace gyre {
 namespace {
 
@@ -169,7 +172,7 @@ class World {
     for (size_t s = 0; s < sources; ++s) {
       Source source;
       source.lies = random_() % 5 == 0;
-      source.ms = 1 + static_cast<int>(random_() % 400);
+      source.takes = milliseconds(1 + random_() % 400);
       for (uint32_t p : wanted) {
         if (random_() % 3 != 0) source.has.insert(p);
       }
@@ -186,55 +189,56 @@ class World {
   }
 
   void Run() {
-    for (; left_ > 0; now_ += 5) {
-      ASSERT_LT(now_, 600'000) << left_ << " pieces never came";
+    for (; left_ > 0; time_.PassTo(now() + milliseconds(5))) {
+      ASSERT_LT(now(), At(600'000)) << left_ << " pieces never came";
       for (FetchLinkId id = 0; id < links_.size(); ++id) Step(id);
-      ASSERT_EQ(policy_->CheckForTest(), "") << "at " << now_;
-      ASSERT_TRUE(policy_->Failure(At(now_)).ok()) << policy_->Failure(At(now_));
+      ASSERT_EQ(policy_->CheckForTest(), "") << "at " << (now() - At(0)).count() << " ns";
+      ASSERT_TRUE(policy_->Failure(now()).ok()) << policy_->Failure(now());
       ASSERT_EQ(policy_->done(), left_ == 0);
     }
   }
 
  private:
+  Deadline now() const { return time_.now(); }
   struct Source {
     bool lies = false;
-    int ms = 1;  // a piece
+    Duration takes{};  // a piece
     std::set<uint32_t> has;
   };
   struct End {
     SourceId source = 0;
     bool up = false;
-    std::vector<std::pair<int, uint32_t>> due;  // when each piece that was asked comes
+    std::vector<std::pair<Deadline, uint32_t>> due;  // when each piece that was asked comes
   };
   void Step(FetchLinkId id) {
     End& link = links_[id];
     const Source& source = sources_[link.source];
     if (!link.up) {
-      if (policy_->MayDial(link.source, At(now_)) != true) return;
-      if (random_() % 10 == 0) return policy_->Broken(id, link.source, Unavailable("no route"), At(now_));
-      policy_->Linked(id, link.source, At(now_));
+      if (policy_->MayDial(link.source, now()) != true) return;
+      if (random_() % 10 == 0) return policy_->Broken(id, link.source, Unavailable("no route"), now());
+      policy_->Linked(id, link.source, now());
       link.up = true;
     }
     if (random_() % 500 == 0) {
-      policy_->Broken(id, link.source, Unavailable("reset"), At(now_));
+      policy_->Broken(id, link.source, Unavailable("reset"), now());
       link.up = false;
       link.due.clear();
       return;
     }
-    while (const auto piece = policy_->Next(id, At(now_))) {
+    while (const auto piece = policy_->Next(id, now())) {
       ASSERT_TRUE(policy_->Wants(*piece)) << "it is here already";
       ASSERT_LT(link.due.size(), 2u);
-      const int begins = link.due.empty() ? now_ : std::max(now_, link.due.back().first);
-      link.due.push_back({begins + source.ms, *piece});
+      const Deadline begins = link.due.empty() ? now() : std::max(now(), link.due.back().first);
+      link.due.push_back({begins + source.takes, *piece});
     }
-    while (!link.due.empty() && link.due.front().first <= now_) {
+    while (!link.due.empty() && link.due.front().first <= now()) {
       const uint32_t piece = link.due.front().second;
       link.due.erase(link.due.begin());
       if (source.has.count(piece) == 0) {
-        policy_->Refused(id, piece, "no", At(now_));
+        policy_->Refused(id, piece, "no", now());
       } else if (source.lies) {
-        if (policy_->Wants(piece)) policy_->Wrong(id, piece, "wrong", At(now_));
-      } else if (policy_->Arrived(id, piece, At(now_))) {
+        if (policy_->Wants(piece)) policy_->Wrong(id, piece, "wrong", now());
+      } else if (policy_->Arrived(id, piece, now())) {
         --left_;
       }
     }
@@ -245,15 +249,11 @@ class World {
   std::vector<End> links_;
   std::optional<FetchPolicy> policy_;
   size_t left_ = 0;
-  int now_ = 0;
+  testing::VirtualTime time_{At(0)};
 };
 
 TEST(FetchPolicyTest, Soak) {
-  for (uint32_t seed = 1; seed <= 300; ++seed) {
-    SCOPED_TRACE(seed);
-    World(seed).Run();
-    if (HasFatalFailure()) return;
-  }
+  testing::PlayWorlds({300}, [](uint64_t seed) { World(static_cast<uint32_t>(seed)).Run(); });
 }
 
 }  // namespace

@@ -148,12 +148,12 @@ TEST_F(PerLayerEmbeddings, IdsBesideHiddenRowsAreChecked) {
                   .model_hash = model_->content_hash(),
                   .num_layers = 6,
                   .stages = MakeStages({{"before", "elsewhere:1", {0, 1}}, {"w", "", {1, 6}}})};
-  control().Prepare({.plan = plan,
-                     .stage = 1,
-                     .block_size = 4,
-                     .memory = {.units = {8, 0, 8}},
-                     .kv_type = KvType::kF32,
-                     .sources = {}});
+  control().Apply(PrepareChange({.plan = plan,
+                                 .stage = 1,
+                                 .block_size = 4,
+                                 .memory = {.units = {8, 0, 8}},
+                                 .kv_type = KvType::kF32,
+                                 .sources = {}}));
   for (const uint32_t hop : {1u, 2u}) {
     const Hello hello{.epoch = plan.epoch, .hop = hop, .model_hash = plan.model_hash};
     auto link = hop == 1 ? port_->Dial("", hello, After(kTimeout)) : port_->Accept(hello, After(kTimeout));
@@ -161,7 +161,7 @@ TEST_F(PerLayerEmbeddings, IdsBesideHiddenRowsAreChecked) {
     links_.push_back(*std::move(link));
   }
   ASSERT_EQ(Next(1), "ready");
-  control().Commit(plan.epoch);
+  control().Apply({ChangeVerb::kCommit, plan.epoch});
   ASSERT_EQ(Next(1), "committed");
   StepBatch batch;
   batch.seqs.push_back({.seq = SeqId{1}, .row_count = 2, .blocks = {{0}, {}, {0, 0}}, .requests = {{.first = 1}}});

@@ -133,7 +133,7 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
   ASSERT_EQ(worker_->stats().steps, 258u) << "its answer waits";
   Prepare(2);
   ASSERT_EQ(Next(2), "ready");
-  control().Commit(E(2));
+  control().Apply({ChangeVerb::kCommit, E(2)});
   EXPECT_EQ(Next(2), "committed");
   SendStep(2, 1, FullLogits(1));
   EXPECT_EQ(Result(), "") << "the new ring's links are whole";
@@ -156,7 +156,7 @@ TEST_F(WorkerLife, ACommitEndsASendThatBeginsAfterIt) {
   while (!computes) std::this_thread::sleep_for(milliseconds(1));
   Prepare(2);
   ASSERT_EQ(Next(2), "ready");
-  control().Commit(E(2));
+  control().Apply({ChangeVerb::kCommit, E(2)});
   goes_on = true;
   EXPECT_EQ(Next(2), "committed");
   SendStep(2, 1, FullLogits(1));

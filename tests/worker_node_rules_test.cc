@@ -71,9 +71,11 @@ class OnePlanCoordinator : public v1::Cluster::Service {
     welcome.mutable_welcome()->set_name("w");
     welcome.mutable_welcome()->set_term(7);
     stream->Write(welcome);
-    command.mutable_epoch()->set_term(7);
-    command.mutable_epoch()->set_number(1);
-    v1::Prepare* p = command.mutable_prepare();
+    v1::Change* change = command.mutable_change();
+    change->set_verb(static_cast<uint32_t>(ChangeVerb::kPrepare));
+    change->mutable_epoch()->set_term(7);
+    change->mutable_epoch()->set_number(1);
+    v1::Prepare* p = change->mutable_prepare();
     p->mutable_plan()->set_key(std::string(16, 'k'));
     p->mutable_plan()->set_model_hash(hash_);
     p->mutable_plan()->set_num_layers(5);

@@ -93,9 +93,11 @@ class ScriptedCoordinator : public v1::Cluster::Service {
 
 v1::Command Prepare(uint64_t number, const std::function<void(v1::Prepare*)>& change) {
   v1::Command command;
-  command.mutable_epoch()->set_term(7);
-  command.mutable_epoch()->set_number(number);
-  v1::Prepare* p = command.mutable_prepare();
+  v1::Change* out = command.mutable_change();
+  out->set_verb(static_cast<uint32_t>(ChangeVerb::kPrepare));
+  out->mutable_epoch()->set_term(7);
+  out->mutable_epoch()->set_number(number);
+  v1::Prepare* p = out->mutable_prepare();
   p->mutable_plan()->set_key(std::string(16, 'k'));
   change(p);
   return command;

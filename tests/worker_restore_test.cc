@@ -26,14 +26,14 @@ class WorkerRestore : public WorkerStates {
   // Prepares the plan and asks for the list; returns what is missing of it.
   std::vector<BlockId> Missing(const PrepareRequest& request, const UnitList& list) {
     const uint64_t number = request.plan.epoch.number;
-    control().Prepare(request);
+    control().Apply(PrepareChange(request));
     WireEnds(number);
     EXPECT_EQ(Next(number), "ready");
-    control().Move(E(number), list);
+    control().Apply({.verb = ChangeVerb::kMove, .epoch = E(number), .prepare = {}, .units = list});
     for (;;) {
       const auto event = events_.Pop(After(kTimeout));
       if (!event) return {99};
-      if (const auto* moved = std::get_if<StageMoved>(&event->what)) return moved->missing;
+      if (const StageDone* moved = event->AnswerTo(ChangeVerb::kMove)) return moved->missing;
     }
   }
   // One row of one sequence, the position's block is `block`.
@@ -66,14 +66,14 @@ TEST_F(WorkerRestore, ASourceThatSaysNothingCostsAShortTime) {
       Restoring(1, 7, {{.layers = {0, 5}, .worker = "src", .address = port_->address(), .replica = 7}});
   EXPECT_THAT(Missing(request, {3, 1}), ElementsAre(1, 3));
   EXPECT_LT(Clock::now() - begin, seconds(10));
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_EQ(Next(1), "committed") << "the plan goes on without the pages";
 }
 
 TEST_F(WorkerRestore, ASourceThatCantBeReachedIsNoFaultOfThePlan) {
   const auto request = Restoring(1, 7, {{.layers = {0, 5}, .worker = "src", .address = "127.0.0.1:1", .replica = 7}});
   EXPECT_THAT(Missing(request, {3, 1}), ElementsAre(1, 3));
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_EQ(Next(1), "committed");
 }
 
@@ -84,7 +84,7 @@ TEST_F(WorkerRestore, PagesThatALaterStepWroteAreMissing) {
   UnitList list({3, 5, 6});
   list.steps = {10, 11, 20};
   EXPECT_THAT(Missing(Restoring(2, 1, {}), list), ElementsAre(5, 6)) << "5 was written in step 12, 6 never";
-  control().Commit(E(2));
+  control().Apply({ChangeVerb::kCommit, E(2)});
   EXPECT_EQ(Next(2), "committed");
   EXPECT_EQ(worker_->last_step(), 12u);
 }

@@ -23,14 +23,14 @@ using testing::WorkerStates;
 
 // joined
 TEST_F(WorkerStates, WithoutLayers) {
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_THAT(Next(1), HasSubstr("not prepared"));
-  control().Move(E(1), {});
-  control().Release(E(1));
+  control().Apply({.verb = ChangeVerb::kMove, .epoch = E(1), .prepare = {}, .units = {}});
+  control().Apply({ChangeVerb::kRelease, E(1)});
   EXPECT_TRUE(Silent());
-  control().Abort(E(1));
+  control().Apply({ChangeVerb::kAbort, E(1)});
   EXPECT_EQ(Next(1), "aborted");
-  control().Abort(E(1));
+  control().Apply({ChangeVerb::kAbort, E(1)});
   EXPECT_EQ(Next(1), "aborted") << "idempotent";
   Prepare(2);
   EXPECT_EQ(Next(2), "ready");
@@ -40,20 +40,20 @@ TEST_F(WorkerStates, WithoutLayers) {
 TEST_F(WorkerStates, ThroughALife) {
   Prepare(1);
   EXPECT_EQ(Next(1), "ready");
-  control().Move(E(1), {0, 3, 7});
+  control().Apply({.verb = ChangeVerb::kMove, .epoch = E(1), .prepare = {}, .units = {0, 3, 7}});
   EXPECT_EQ(Next(1), "moved");
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_EQ(Next(1), "committed");
   EXPECT_GT(worker_->weight_bytes(), 0u);
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_THAT(Next(1), HasSubstr("not prepared"));
   Prepare(2, -1);
   EXPECT_EQ(Next(2), "ready");
   EXPECT_GT(worker_->weight_bytes(), 0u) << "it runs until the commit";
-  control().Commit(E(2));
+  control().Apply({ChangeVerb::kCommit, E(2)});
   EXPECT_EQ(Next(2), "committed");
   EXPECT_EQ(worker_->weight_bytes(), 0u);
-  control().Release(E(2));
+  control().Apply({ChangeVerb::kRelease, E(2)});
   EXPECT_TRUE(Silent());
 }
 
@@ -61,17 +61,17 @@ TEST_F(WorkerStates, ThroughALife) {
 TEST_F(WorkerStates, APreparedStageIsDroppedOrReplaced) {
   Prepare(1);
   EXPECT_EQ(Next(1), "ready");
-  control().Abort(E(1));
+  control().Apply({ChangeVerb::kAbort, E(1)});
   EXPECT_EQ(Next(1), "aborted");
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   EXPECT_THAT(Next(1), HasSubstr("not prepared"));
   Prepare(2);
   EXPECT_EQ(Next(2), "ready");
   Prepare(3);
   EXPECT_EQ(Next(3), "ready");
-  control().Commit(E(2));
+  control().Apply({ChangeVerb::kCommit, E(2)});
   EXPECT_THAT(Next(2), HasSubstr("not prepared"));
-  control().Commit(E(3));
+  control().Apply({ChangeVerb::kCommit, E(3)});
   EXPECT_EQ(Next(3), "committed");
 }
 
@@ -79,7 +79,7 @@ TEST_F(WorkerStates, APreparedStageIsDroppedOrReplaced) {
 TEST_F(WorkerStates, AnAbortEndsAPrepareThatWaits) {
   Prepare(1, 0, false);
   std::this_thread::sleep_for(milliseconds(50));
-  control().Abort(E(1));
+  control().Apply({ChangeVerb::kAbort, E(1)});
   EXPECT_EQ(Next(1), "aborted");
   Prepare(2);
   EXPECT_EQ(Next(2), "ready");
@@ -131,7 +131,7 @@ TEST_F(WorkerStates, NonsenseIsRefused) {
                      .kv_type = KvType::kF32,
                      .sources = {}};
     change(r);
-    control().Prepare(r);
+    control().Apply(PrepareChange(r));
     return Next(1);
   };
   EXPECT_THAT(refused([](auto& r) {
@@ -170,8 +170,8 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
               .num_layers = 5,
               .wire = type,
               .stages = MakeStages({{"before", "elsewhere:1", {0, 2}}, {"w", "", {2, 5}}})};
-    control().Prepare(
-        {.plan = plan, .stage = 1, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32, .sources = {}});
+    control().Apply(PrepareChange(
+        {.plan = plan, .stage = 1, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32, .sources = {}}));
     const Hello hello{.epoch = plan.epoch, .hop = 1, .model_hash = plan.model_hash, .wire = type};
     auto to = port_->Dial("", hello, After(seconds(5)));
     Hello last = hello;
@@ -179,7 +179,7 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     auto from = port_->Accept(last, After(seconds(5)));
     ASSERT_TRUE(to.ok() && from.ok()) << to.status() << from.status();
     ASSERT_EQ(Next(number), "ready");
-    control().Commit(plan.epoch);
+    control().Apply({ChangeVerb::kCommit, plan.epoch});
     ASSERT_EQ(Next(number), "committed");
 
     StepBatch batch;
@@ -279,24 +279,24 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     EXPECT_EQ(Next(1), "ready");
   };
   const Step move = [&] {
-    control().Move(E(1), {0, 1});
+    control().Apply({.verb = ChangeVerb::kMove, .epoch = E(1), .prepare = {}, .units = {0, 1}});
     EXPECT_EQ(Next(1), "moved");
   };
   const Step commit = [&] {
-    control().Commit(E(1));
+    control().Apply({ChangeVerb::kCommit, E(1)});
     EXPECT_EQ(Next(1), "committed");
   };
-  const Step release = [&] { control().Release(E(1)); };
+  const Step release = [&] { control().Apply({ChangeVerb::kRelease, E(1)}); };
   const Step prepare2 = [&] {
     Prepare(2);
     EXPECT_EQ(Next(2), "ready");
   };
   const Step move2 = [&] {
-    control().Move(E(2), {0});
+    control().Apply({.verb = ChangeVerb::kMove, .epoch = E(2), .prepare = {}, .units = {0}});
     EXPECT_EQ(Next(2), "moved");
   };
   const Step commit2 = [&] {
-    control().Commit(E(2));
+    control().Apply({ChangeVerb::kCommit, E(2)});
     EXPECT_EQ(Next(2), "committed");
   };
   const Step waits = [&] {
@@ -324,7 +324,7 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     while (events_.Pop(Clock::now())) {
     }
     for (uint64_t number : {1, 2}) {
-      control().Commit(E(number));
+      control().Apply({ChangeVerb::kCommit, E(number)});
       EXPECT_THAT(Next(number), HasSubstr("not prepared"));
     }
     // The next coordinator finds the weights.
@@ -336,7 +336,7 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     ASSERT_TRUE(progress != nullptr);
     EXPECT_EQ(progress->done, progress->total) << "it was loaded again";
     EXPECT_EQ(Next(3), "ready");
-    control().Abort(E(3));
+    control().Apply({ChangeVerb::kAbort, E(3)});
     EXPECT_EQ(Next(3), "aborted");
     links_.clear();
     ++term_;
@@ -353,10 +353,11 @@ TEST_F(WorkerStates, KeptWeightsThatThePlanDoesNotNeedGo) {
                  .model_hash = model_->content_hash(),
                  .num_layers = 5,
                  .stages = MakeStages({{"w", "", {0, 2}}, {"x", "", {2, 5}}})};
-  control().Prepare({.plan = two, .stage = 0, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32});
+  control().Apply(
+      PrepareChange({.plan = two, .stage = 0, .block_size = 4, .memory = {.units = {8}}, .kv_type = KvType::kF32}));
   WireEnds(2);
   ASSERT_EQ(Next(2), "ready");
-  control().Abort(E(2));
+  control().Apply({ChangeVerb::kAbort, E(2)});
   ASSERT_EQ(Next(2), "aborted");
   links_.clear();
   Prepare(3);
@@ -383,10 +384,10 @@ TEST_F(WorkerStates, ACommitOfALostCoordinatorIsVoid) {
     in_sink = true;
     while (!go_on) std::this_thread::sleep_for(milliseconds(1));
   });
-  control().Move(E(1), {});
+  control().Apply({.verb = ChangeVerb::kMove, .epoch = E(1), .prepare = {}, .units = {}});
   while (!in_sink) std::this_thread::sleep_for(milliseconds(1));
   HoldStageThread();
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   worker_->Reset();
   ReleaseStageThread();
   std::this_thread::sleep_for(milliseconds(50));  // for the Commit's turn
@@ -400,7 +401,7 @@ TEST_F(WorkerStates, ACommitOfALostCoordinatorIsVoid) {
 TEST_F(WorkerStates, ASmallerCacheHasPagesOfItsOwn) {
   Prepare(1);
   ASSERT_EQ(Next(1), "ready");
-  control().Commit(E(1));
+  control().Apply({ChangeVerb::kCommit, E(1)});
   ASSERT_EQ(Next(1), "committed");
   const size_t layers = 5;
   EXPECT_EQ(PagePool::Live(), layers);
@@ -408,12 +409,12 @@ TEST_F(WorkerStates, ASmallerCacheHasPagesOfItsOwn) {
        {std::tuple{8u, 4, KvType::kF32}, {6u, 4, KvType::kF32}, {8u, 2, KvType::kF32}, {8u, 4, KvType::kF16}}) {
     const bool same = blocks == 8 && size == 4 && type == KvType::kF32;
     const uint64_t number = ++last_number_ + 1;
-    control().Prepare(
-        {.plan = PlanOf(number), .stage = 0, .block_size = size, .memory = {.units = {blocks}}, .kv_type = type});
+    control().Apply(PrepareChange(
+        {.plan = PlanOf(number), .stage = 0, .block_size = size, .memory = {.units = {blocks}}, .kv_type = type}));
     WireEnds(number);
     ASSERT_EQ(Next(number), "ready");
     EXPECT_EQ(PagePool::Live(), same ? layers : 2 * layers) << blocks << " " << size;
-    control().Abort(E(number));
+    control().Apply({ChangeVerb::kAbort, E(number)});
     ASSERT_EQ(Next(number), "aborted");
     links_.resize(2);
   }

@@ -226,24 +226,16 @@ Status Node::Run() {
 
 void Node::OnCommand(const v1::Command& message) {
   StageControl& control = worker_.get()->control();
-  const Epoch epoch{message.epoch().term(), message.epoch().number()};
   StatusOr<WorkerCommand> command = Decode(message);
   if (!command.ok()) {
     Log(LogLevel::kError, "{}", Message(command.status()));
-    events_->Push({control.name(), epoch, StageFault{command.status()}});
+    const v1::Epoch& epoch = message.change().epoch();
+    events_->Push({control.name(), {epoch.term(), epoch.number()}, StageFault{command.status()}});
     return;
   }
-  if (auto* prepare = std::get_if<PrepareRequest>(&command->what)) {
-    FillInHost(coordinator_.host, prepare);
-    control.Prepare(*prepare);
-  } else if (const auto* move = std::get_if<MoveCommand>(&command->what)) {
-    control.Move(epoch, move->list);
-  } else if (std::holds_alternative<CommitCommand>(command->what)) {
-    control.Commit(epoch);
-  } else if (std::holds_alternative<ReleaseCommand>(command->what)) {
-    control.Release(epoch);
-  } else if (std::holds_alternative<AbortCommand>(command->what)) {
-    control.Abort(epoch);
+  if (auto* change = std::get_if<Change>(&command->what)) {
+    FillInHost(coordinator_.host, &change->prepare);
+    control.Apply(*change);
   } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {

@@ -43,7 +43,7 @@ void NodeIdentity::RenewIfDue(v1::Cluster::Stub& stub) {
   if (left > (before->ends() - before->begins()) / 3) return;
   const Status renewed = Renew(stub);
   if (!renewed.ok())
-    Log(LogLevel::kWarn, "the certificate of {} is not renewed: {}", before->self().name, Message(renewed));
+    Log(LogLevel::kWarn, "the certificate of {} could not be renewed: {}", before->self().name, Message(renewed));
 }
 
 Status NodeIdentity::Renew(v1::Cluster::Stub& stub) {

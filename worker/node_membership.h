@@ -15,7 +15,7 @@ class NodeMembership {
   // What a coordinator that was found is to this worker.
   enum class Meeting {
     kMayJoin,       // there is no membership, or it is this coordinator's
-    kOtherCluster,  // the membership must End: what the coordinator before gave it goes
+    kOtherCluster,  // the membership must End: what its predecessor gave the worker goes
     kSuccessor,     // it takes the place of the one before in the same cluster, and gets the stage
     kReplaced,      // another one, whose member this worker is, has taken its place
   };

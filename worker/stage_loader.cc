@@ -61,7 +61,7 @@ void StageLoader::Prepare(const PrepareRequest& request) {
       MutexLock lock(&mutex_);
       if (reset != resets_) return;
     }
-    OnPrepare(request, {.replicated = replicated});
+    OnPrepare(request, {.verb = ChangeVerb::kPrepare, .replicated = replicated});
   });
 }
 
@@ -77,7 +77,7 @@ void StageLoader::Abort(Epoch epoch) {
   options_.port->Cancel(epoch);
   jobs_.Push([this, epoch] {
     DropPrepared();
-    worker_.say(epoch, StageAborted{});
+    worker_.say(epoch, StageDone{.verb = ChangeVerb::kAbort});
   });
 }
 
@@ -205,7 +205,7 @@ void StageLoader::Loop() {
   DropPrepared();
 }
 
-void StageLoader::OnPrepare(const PrepareRequest& request, const StageReady& ready) {
+void StageLoader::OnPrepare(const PrepareRequest& request, const StageDone& ready) {
   DropPrepared();
   const Epoch epoch = request.plan.epoch;
   auto prepared = std::make_shared<PreparedStage>();

@@ -73,7 +73,7 @@ class StageLoader {
 
   // The loader's thread, all of these (stage_loader.cc).
   void Loop();
-  void OnPrepare(const PrepareRequest& request, const StageReady& ready);
+  void OnPrepare(const PrepareRequest& request, const StageDone& ready);
   Status TryPrepare(const PrepareRequest& request, PreparedStage* prepared);
   Status CheckRequest(const PrepareRequest& request) const;
   Status LoadStage(const PrepareRequest& request, PreparedStage* prepared);
@@ -93,7 +93,7 @@ class StageLoader {
   Status StartCopying(const PrepareRequest& request, const PreparedStage& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const UnitList& list);
-  StageMoved Restore(PreparedStage* prepared, const UnitList& list);
+  StageDone Restore(PreparedStage* prepared, const UnitList& list);
   Status CheckStamps(const PreparedStage& prepared, const UnitList& list, Deadline give_up, std::set<BlockId>* missing);
   StatusOr<std::unique_ptr<PagePuller>> PullerFor(const PrepareRequest& request, const LayerSource& source,
                                                   const StageParts& parts, Deadline deadline);

@@ -92,11 +92,11 @@ void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
     prepared = prepared_;
   }
   if (copying_.restore) {
-    StageMoved moved = Restore(prepared.get(), list);
+    StageDone moved = Restore(prepared.get(), list);
     copying_ = {};
     return worker_.say(epoch, std::move(moved));
   }
-  StageMoved moved;
+  StageDone moved{.verb = ChangeVerb::kMove};
   StatusOr<uint64_t> last = CatchExhausted([&] { return CopyRound(&list.units); });
   if (!last.ok()) {
     copying_ = {};
@@ -114,7 +114,7 @@ void StageLoader::OnMove(Epoch epoch, const UnitList& list) {
 
 // Copies the listed units, those that sequences wait for first, until a time limit. Missing ones are computed again, so
 // an error here is no fault of the plan.
-StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
+StageDone StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
   constexpr size_t kSlice = 256;  // units that come on all layers before the next ones
   const size_t needed = std::min<size_t>(list.needed, list.units.size());
   const PrepareRequest& request = *copying_.restore;
@@ -149,7 +149,7 @@ StageMoved StageLoader::Restore(PreparedStage* prepared, const UnitList& list) {
     if (status.ok()) here = end;
   }
   missing.insert(list.units.begin() + static_cast<std::ptrdiff_t>(here), list.units.end());
-  StageMoved moved{.missing = {missing.begin(), missing.end()}};
+  StageDone moved{.verb = ChangeVerb::kMove, .missing = {missing.begin(), missing.end()}};
   for (auto& puller : copying_.pullers) {
     moved.pages += puller->pages();
     moved.bytes += puller->bytes();

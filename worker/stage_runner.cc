@@ -402,7 +402,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
     if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
   }
   weight_bytes_ = bytes;
-  worker_.say(epoch, StageCommitted{});
+  worker_.say(epoch, StageDone{.verb = ChangeVerb::kCommit});
 }
 
 void StageRunner::Retire() {

@@ -62,20 +62,22 @@ class Worker::Impl : public StageControl {
     MutexLock lock(&mutex_);
     sink_ = std::move(sink);
   }
-  void Prepare(const PrepareRequest& request) override {
-    // The stage's thread must be free to give its pages, and not wait for a stage that is gone. What still comes over
-    // its ring is of steps that nobody counts on.
-    if (request.restores != 0) runner_.EndRing({});
-    loader_.Prepare(request);
+  void Apply(const Change& change) override {
+    switch (change.verb) {
+      case ChangeVerb::kPrepare:
+        // The stage's thread must be free to give its pages, and not wait for a stage that is gone. What still comes
+        // over its ring is of steps that nobody counts on.
+        if (change.prepare.restores != 0) runner_.EndRing({});
+        return loader_.Prepare(change.prepare);
+      case ChangeVerb::kMove: return loader_.Move(change.epoch, change.units);
+      case ChangeVerb::kCommit: return runner_.Commit(change.epoch, loader_.ResetToken());
+      case ChangeVerb::kRelease:
+        loader_.Release(change.epoch);
+        runner_.Release(change.epoch);
+        return replica_.Serve(change.epoch);
+      case ChangeVerb::kAbort: return loader_.Abort(change.epoch);
+    }
   }
-  void Move(Epoch epoch, const UnitList& list) override { loader_.Move(epoch, list); }
-  void Commit(Epoch epoch) override { runner_.Commit(epoch, loader_.ResetToken()); }
-  void Release(Epoch epoch) override {
-    loader_.Release(epoch);
-    runner_.Release(epoch);
-    replica_.Serve(epoch);
-  }
-  void Abort(Epoch epoch) override { loader_.Abort(epoch); }
   void Trace(Deadline asked) override { runner_.Trace(asked); }
   void Reset() {
     runner_.Reset();  // first, so that no stage that the loader gives out afterwards begins to run

@@ -45,7 +45,7 @@ class RingSearch {
   const Balance& b_;
   const int layers_;
   std::vector<double> read_, products_;     // of the layers before
-  std::vector<uint64_t> weights_, memory_;  // likewise
+  std::vector<uint64_t> weights_, memory_;  // prefix sums, too
   std::vector<double> bounds_;              // every time that a stage or a hop can take, rising
 };
 

@@ -1,4 +1,4 @@
-// The size of the KV cache: the whole one, what is used of it as members don't hold more, and when it is cut or grows.
+// The size of the KV cache: its capacity, what is used of it as members don't hold more, and when it is cut or grows.
 // Pure.
 #pragma once
 
@@ -17,14 +17,14 @@ namespace gyre {
 // Not thread-safe.
 class CacheSize {
  public:
-  // `sizes`: of the model, with the whole cache.
+  // `sizes`: of the model, with the cache's capacity.
   explicit CacheSize(const ModelSizes& sizes) : whole_(sizes), used_(sizes), least_(sizes.counts[kPageGroup]) {}
 
   const MemoryCounts& whole() const { return whole_.counts; }
   // The model's sizes with the cache as it is used now.
   const ModelSizes& sizes() const { return used_; }
   uint32_t num_blocks() const { return used_.counts[kPageGroup]; }
-  // The counts of the whole cache after it is cut to so many blocks.
+  // The counts of the capacity after it is cut to `num_blocks`.
   MemoryCounts CutTo(uint32_t num_blocks) const { return whole_.counts.Shrunk(num_blocks); }
 
   // The blocks that the members of `plan` hold, as many as are used now at most. `reserve`: as FitBlocks says.
@@ -47,12 +47,12 @@ class CacheSize {
     return fit < least_ ? std::nullopt : std::optional(fit);
   }
 
-  // A plan serves whose whole cache has another size.
+  // A plan serves whose cache has another capacity.
   void Replace(const MemoryCounts& whole) {
     whole_.counts = used_.counts = whole;
     least_ = num_blocks();
   }
-  // A plan serves with so many blocks. False: there were no more before.
+  // A plan serves with this number of blocks. False: there were as many or more before.
   bool Shrink(uint32_t num_blocks) {
     if (num_blocks >= used_.counts[kPageGroup]) return false;
     used_.counts = CutTo(num_blocks);

@@ -16,7 +16,7 @@ struct ChangeTimeouts {
   Duration restore = std::chrono::seconds(15);
   Duration restore_sources = std::chrono::seconds(1);
   Duration commit = std::chrono::seconds(10);
-  // A link that fails makes its neighbors fail: so long the fault that began it is waited for.
+  // A link that fails makes its neighbors fail: the time for which the fault that began it is waited for.
   Duration blame = std::chrono::milliseconds(500);
 };
 

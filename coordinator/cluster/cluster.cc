@@ -60,9 +60,8 @@ class Cluster::Impl {
   void End(const Status& why);
 
   // An action each.
-  void Do(PrepareMember& a) { controls_.at(a.member)->Prepare(a.request); }
-  void Do(MoveMember& a) { controls_.at(a.member)->Move(a.epoch, a.list); }
-  void Do(TellMember& a);
+  void Do(TellMember& a) { controls_.at(a.member)->Apply(a.change); }
+  void Do(DismissMember& a) { controls_.at(a.member)->Dismiss(); }
   void Do(ForgetMember& a);
   void Do(WireEnds& a);
   void Do(CancelWiring& a);
@@ -165,16 +164,6 @@ void Cluster::Impl::Publish() {
     news.status.first_hop_transport = link->transport();
   }
   board_.Show(std::move(news));
-}
-
-void Cluster::Impl::Do(TellMember& a) {
-  StageControl& control = *controls_.at(a.member);
-  switch (a.what) {
-    case TellMember::kCommit: return control.Commit(a.epoch);
-    case TellMember::kRelease: return control.Release(a.epoch);
-    case TellMember::kAbort: return control.Abort(a.epoch);
-    case TellMember::kDismiss: return control.Dismiss();
-  }
 }
 
 void Cluster::Impl::Do(ForgetMember& a) {

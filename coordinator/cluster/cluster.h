@@ -52,7 +52,7 @@ class Cluster {
   // ended before. `crashed`: its process died, perhaps of what it computed.
   void Leave(const Membership& member, const Status& why, bool crashed = true);
   // Its control stream ended without a word, which is no death yet: within ClusterPolicy::detach_grace the process may
-  // take the membership up again. `stream`: rises with every stream of it, so that a stream's late end does not end the
+  // reattach to the membership. `stream`: rises with every stream of it, so that a stream's late end does not end the
   // next one.
   void Detach(const Membership& member, uint64_t stream, const Status& why);
   void Reattach(const Membership& member, uint64_t stream);

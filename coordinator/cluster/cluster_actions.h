@@ -14,20 +14,13 @@
 namespace gyre {
 
 // Actions, to be done in the order in which they are given. `member` is a Membership's id.
-struct PrepareMember {
-  uint64_t member = 0;
-  PrepareRequest request;
-};
-struct MoveMember {
-  uint64_t member = 0;
-  Epoch epoch;
-  UnitList list;
-};
 struct TellMember {
-  enum What : uint8_t { kCommit, kRelease, kAbort, kDismiss };
   uint64_t member = 0;
-  What what = kAbort;
-  Epoch epoch;
+  Change change;
+};
+// StageControl::Dismiss.
+struct DismissMember {
+  uint64_t member = 0;
 };
 // The worker is no longer a member: its name is free, and its events are ignored.
 struct ForgetMember {
@@ -64,7 +57,7 @@ struct ResumeNewRing {
 // Engine::Shrink.
 struct ShrinkCache {
   uint32_t num_blocks = 0;
-  bool whole = false;  // this is the whole cache's size from now on, which may be larger
+  bool whole = false;  // this is the cache's capacity from now on, which may be larger
 };
 // Engine::BreakRing, and report to RingBroken.
 struct EndRing {
@@ -84,7 +77,7 @@ struct AwaitRing {
   Status why;
   bool crashed = false;     // a process of the ring died, perhaps of what was in flight
   bool replicated = false;  // the next plan may restore the cache
-  Deadline since{};         // so long the ring has given no results
+  Deadline since{};         // since when the ring has given no results
 };
 struct AnswerCaller {
   uint64_t ask = 0;
@@ -111,12 +104,12 @@ struct ProbeLinks {
   uint64_t member = 0;
   std::vector<WeightSource> peers;
 };
-// Likewise this process's, by Cluster::SetProber's; report to Probed.
+// This process's links to these are to be measured, by the function of Cluster::SetProber; report to Probed.
 struct ProbeFromHere {
   std::vector<WeightSource> peers;
 };
 // Look whether the process that listened there is gone, and report to FoundGone. `member`: 0 = it is a worker of the
-// coordinator before.
+// coordinator's predecessor.
 struct CheckLife {
   uint64_t member = 0;
   std::string worker;
@@ -127,7 +120,7 @@ struct ShowProgress {
   StageProgress loaded;
 };
 using ClusterAction =
-    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine, RestoreCache,
+    std::variant<TellMember, DismissMember, ForgetMember, WireEnds, CancelWiring, DrainEngine, RestoreCache,
                  ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
                  RecordPlan, RecordEvent, KeepRecord, WriteLog, ShowProgress, ProbeLinks, ProbeFromHere, CheckLife>;
 

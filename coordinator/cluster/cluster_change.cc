@@ -68,23 +68,22 @@ void ClusterState::Begin(const TrialPlan& trial, ChangeReason reason, Deadline n
 
 void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
   for (const ChangeAction& a : actions) {
-    const Epoch epoch = change_->plan.epoch;
     uint64_t member = 0;
     if (!a.worker.empty()) {
       member = change_->ids.at(a.worker);
       if (roster_.Find(member) == nullptr) continue;  // it has left
     }
     switch (a.kind) {
-      case ChangeAction::kPrepare: {
-        PrepareRequest request = change_->RequestFor(a.worker, ring_.plan(), policy_, cache_);
-        if (request.stage >= 0) request.weight_sources = roster_.WeightSourcesFor(a.worker, ring_address_);
-        actions_.Do(PrepareMember{member, std::move(request)});
+      case ChangeAction::kTell: {
+        Change change{.verb = a.verb, .epoch = change_->plan.epoch, .prepare = {}, .units = a.units};
+        if (a.verb == ChangeVerb::kPrepare) {
+          change.prepare = change_->RequestFor(a.worker, ring_.plan(), policy_, cache_);
+          if (change.prepare.stage >= 0)
+            change.prepare.weight_sources = roster_.WeightSourcesFor(a.worker, ring_address_);
+        }
+        actions_.Do(TellMember{member, std::move(change)});
         break;
       }
-      case ChangeAction::kMove: actions_.Do(MoveMember{member, epoch, a.list}); break;
-      case ChangeAction::kCommit: actions_.Do(TellMember{member, TellMember::kCommit, epoch}); break;
-      case ChangeAction::kRelease: actions_.Do(TellMember{member, TellMember::kRelease, epoch}); break;
-      case ChangeAction::kAbort: actions_.Do(TellMember{member, TellMember::kAbort, epoch}); break;
       case ChangeAction::kDrainEngine: PauseRing(now); break;
       case ChangeAction::kResumeOld:
         outage_.End();
@@ -278,8 +277,8 @@ void ClusterState::Failed(const PendingChange& change, Deadline now) {
       LayerRange layers;
       if (p.in_new()) layers = change.plan.stages[static_cast<size_t>(p.stage)].layers;
       m->holdings.PlanLost(change.plan.epoch, layers, t.committed(p.worker));
-      actions_.Do(TellMember{m->id, TellMember::kAbort, change.plan.epoch});
-      actions_.Do(TellMember{m->id, TellMember::kRelease, change.plan.epoch});
+      actions_.Do(TellMember{m->id, {ChangeVerb::kAbort, change.plan.epoch}});
+      actions_.Do(TellMember{m->id, {ChangeVerb::kRelease, change.plan.epoch}});
     }
     ring_.Serve(change.plan);
     return LosePlan(t.status(), t.culprit(), now, now, now - change.started);

@@ -147,7 +147,7 @@ void ClusterState::LetLeave(Deadline now) {
 void ClusterState::Dismiss(Member& m) {
   if (m.dismissed) return;
   m.dismissed = true;
-  actions_.Do(TellMember{m.id, TellMember::kDismiss, {}});
+  actions_.Do(DismissMember{m.id});
   if (m.ask != 0) actions_.Answer(std::exchange(m.ask, 0), Unchanged());
 }
 
@@ -157,13 +157,12 @@ void ClusterState::StartDrop(Member& m, Deadline now) {
   if (ring_.plan() == nullptr) restore_.Drops(m.info.name);
   const Epoch epoch = plans_.TakeNext();
   m.holdings.BeginDrop(epoch, now + policy_.timeouts.commit);
-  actions_.Do(PrepareMember{m.id,
-                            {.plan = Chooser(now).EmptyPlan(epoch),
-                             .stage = -1,
-                             .block_size = policy_.block_size,
-                             .memory = cache_.whole(),
-                             .kv_type = policy_.kv_type,
-                             .sources = {}}});
+  actions_.Do(TellMember{m.id, PrepareChange({.plan = Chooser(now).EmptyPlan(epoch),
+                                              .stage = -1,
+                                              .block_size = policy_.block_size,
+                                              .memory = cache_.whole(),
+                                              .kv_type = policy_.kv_type,
+                                              .sources = {}})});
 }
 
 // Has links measured, none while a plan is made, and proposes or makes a faster plan.

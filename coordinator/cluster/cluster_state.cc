@@ -238,19 +238,15 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   if (m == nullptr) return Settle(now);
   // Whatever name the worker uses, here it has this one.
   event.worker = m->info.name;
-  switch (m->holdings.OnDropAnswer(event)) {
-    case Holdings::Next::kNothing: break;
-    case Holdings::Next::kCommit: actions_.Do(TellMember{m->id, TellMember::kCommit, event.epoch}); break;
-    case Holdings::Next::kRelease:
-      actions_.Do(TellMember{m->id, TellMember::kRelease, event.epoch});
-      pace_.SetNext(Deadline{});
-      break;
+  if (const auto next = m->holdings.OnDropAnswer(event)) {
+    actions_.Do(TellMember{m->id, {*next, event.epoch}});
+    if (*next == ChangeVerb::kRelease) pace_.SetNext(Deadline{});
   }
   if (const auto* probed = std::get_if<StageProbed>(&event.what)) Measured(m->info.name, *probed, now);
   m->holdings.OnLateAnswer(event);
   if (change_ != nullptr && change_->Involves(event.worker, member)) {
     const bool of_change = event.epoch == change_->plan.epoch;
-    if (const auto* ready = std::get_if<StageReady>(&event.what); ready && of_change)
+    if (const StageDone* ready = event.AnswerTo(ChangeVerb::kPrepare); ready && of_change)
       change_->replicas[event.worker] = ready->replicated;
     Apply(change_->transaction.OnEvent(event, now), now);
     if (change_ != nullptr && of_change && std::holds_alternative<StageProgress>(event.what))

@@ -65,7 +65,7 @@ class ClusterState {
   Actions RingBroken(Epoch epoch, const Status& why, Deadline now);
   // Each ends in one AnswerCaller{ask}. `ask` is not 0.
   Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now, const AskMode& mode = {});
-  // The KV cache gets room for so many positions, more or less than there is: with a plan of the same ranges, whose
+  // The KV cache gets room for `tokens` positions, more or fewer than it has: with a plan of the same ranges, whose
   // pools begin anew.
   Actions AskedToResizeCache(uint64_t ask, uint64_t tokens, Deadline now, const AskMode& mode = {});
   // The plan that is proposed.

@@ -43,7 +43,7 @@ struct MemberInfo {
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there, as last heard; 0 = not limited
   uint64_t last_step = 0;                  // the highest number of a step that it has had
-  LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
+  LayerRange holds;                        // layers that it has from the coordinator's predecessor (docs/restart.md)
   MachineSpeed speed;                      // as it was measured
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
@@ -89,7 +89,7 @@ struct ClusterPolicy {
   Transport transport = Transport::kAuto;
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
-  // After its control connection ended a worker may take its membership up again for so long.
+  // The time for which a worker may reattach to its membership after its control connection ended.
   Duration detach_grace = std::chrono::milliseconds(1500);
   // A stage is stuck that is in one layer for longer than this, and than `stuck_factor` times the worker's estimate.
   Duration stuck = std::chrono::seconds(10);
@@ -100,7 +100,7 @@ struct ClusterPolicy {
   Duration silent_link = std::chrono::seconds(5);
   // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
   Duration retry = std::chrono::seconds(2);
-  // The time for which automatic plans leave a member out after a plan failed because of it; doubles likewise.
+  // The time for which automatic plans leave a member out after a plan failed because of it; it doubles each time.
   Duration leave_out = std::chrono::seconds(5);
   Duration longest_pause = std::chrono::seconds(60);
   // The cluster's record from before a restart. Its plan is made again when all its members are back. If one is missing
@@ -109,7 +109,7 @@ struct ClusterPolicy {
   Duration adopt_wait = std::chrono::seconds(10);
   // Each stage's full pages are copied to another member, so that a recovery restores them (docs/faults.md).
   bool replicate_kv = false;
-  bool has_cache = false;  // the coordinator before kept its cache's index
+  bool has_cache = false;  // the coordinator's predecessor stored its cache's index
   // Plans by measured speeds.
   RebalanceRules rebalance;
   double row_bytes = 0;  // of a row's activations between two stages
@@ -141,7 +141,7 @@ struct MemberStatus {
   bool detached = false;                 // its control connection is cut, and may come back
   std::string left_out;                  // why automatic plans do without it; "" if they don't
   std::vector<LinkSpeed> links;          // from it to others, as it measured them
-  double slowdown = 0;                   // its steps take so many times what was measured for; 0 = not known
+  double slowdown = 0;                   // the factor by which its steps are slower than measured; 0 = not known
   double stage_seconds = 0;              // of its part of a step, by that; 0: it has none
   std::string why;                       // why it has the layers that it has; "" where nothing was measured
   std::optional<ReplicaStatus> replica;  // of the plan that serves; nullopt: it has none

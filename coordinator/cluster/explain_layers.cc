@@ -8,7 +8,7 @@
 namespace gyre {
 namespace {
 
-// The reason is worked out for so many members without layers, as each costs a search.
+// The reason is worked out for this number of members without layers at most, as each costs a search.
 constexpr int kExplained = 4;
 
 std::string GigaBytes(double per_second) { return fmt::format("{:.1f} GB/s", per_second / 1e9); }

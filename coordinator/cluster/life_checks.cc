@@ -48,14 +48,14 @@ void LifeChecks::Begin(Check check) {
     try {
       Run();
     } catch (const std::exception& e) {
-      Log(LogLevel::kWarn, "whether a worker lives is not looked at any more: {}", e.what());
+      Log(LogLevel::kWarn, "the coordinator stops checking whether workers that left are still alive: {}", e.what());
     }
   });
   if (started.ok()) {
     thread_ = *std::move(started);
   } else {
     // Time tells, too.
-    Log(LogLevel::kWarn, "whether a worker lives is not looked at: {}", Message(started.status()));
+    Log(LogLevel::kWarn, "the coordinator can't check whether a worker is still alive: {}", Message(started.status()));
   }
 }
 

@@ -16,7 +16,7 @@ class LifeChecks {
  public:
   struct Check {
     std::string worker;
-    uint64_t member = 0;  // of a Membership; 0 = of the coordinator before
+    uint64_t member = 0;  // of a Membership; 0 = a worker of the coordinator's predecessor
     std::string address;  // HOST:PORT
     bool operator==(const Check&) const = default;
   };

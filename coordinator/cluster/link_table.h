@@ -58,7 +58,7 @@ class LinkTable {
   struct Links {
     std::map<std::string, LinkSpeed> found;
     std::map<std::string, Deadline> asked;  // when
-    Deadline until{};                       // so long an answer is waited for
+    Deadline until{};                       // the time until which an answer is waited for
   };
   std::vector<WeightSource> Wanted(const std::string& by, const std::vector<Peer>& there, Deadline now);
 

@@ -51,9 +51,9 @@ class Holdings {
   // Its answer to a command of that plan, which comes late.
   void OnLateAnswer(const StageEvent& event) {
     if (!late_ || late_->epoch != event.epoch) return;
-    const bool committed = std::holds_alternative<StageCommitted>(event.what);
+    const bool committed = event.AnswerTo(ChangeVerb::kCommit) != nullptr;
     if (committed) layers_ = late_->layers;
-    if (committed || std::holds_alternative<StageAborted>(event.what)) late_.reset();
+    if (committed || event.AnswerTo(ChangeVerb::kAbort) != nullptr) late_.reset();
   }
 
   // It is told to drop all, by a plan of this epoch. After `until` that counts as failed.
@@ -65,17 +65,16 @@ class Holdings {
   void Tick(Deadline now) {
     if (drop_ && now >= drop_->until) drop_->failed = true;
   }
-  enum class Next : uint8_t { kNothing, kCommit, kRelease };
-  // The command that follows. kRelease: it holds nothing any more.
-  Next OnDropAnswer(const StageEvent& event) {
-    if (!drop_ || drop_->epoch != event.epoch) return Next::kNothing;
+  // The command that follows, if any. kRelease: it holds nothing any more.
+  std::optional<ChangeVerb> OnDropAnswer(const StageEvent& event) {
+    if (!drop_ || drop_->epoch != event.epoch) return std::nullopt;
     if (std::holds_alternative<StageFault>(event.what)) drop_->failed = true;
-    if (std::holds_alternative<StageReady>(event.what)) return Next::kCommit;
-    if (!std::holds_alternative<StageCommitted>(event.what)) return Next::kNothing;
+    if (event.AnswerTo(ChangeVerb::kPrepare) != nullptr) return ChangeVerb::kCommit;
+    if (event.AnswerTo(ChangeVerb::kCommit) == nullptr) return std::nullopt;
     layers_ = {};
     late_.reset();
     drop_.reset();
-    return Next::kRelease;
+    return ChangeVerb::kRelease;
   }
   // It prepares a stage of a plan in place of the one without layers.
   void EndDrop() { drop_.reset(); }
@@ -129,7 +128,7 @@ class ControlConnection {
  public:
   // OK: it is not cut.
   const Status& cut() const { return why_; }
-  // So long it may come back.
+  // The time until which it may come back.
   Deadline until() const { return until_; }
   // `stream`: rises with every connection. A connection before this one may end late.
   bool IsCurrent(uint64_t stream) const { return stream >= stream_; }

@@ -43,7 +43,7 @@ struct PendingChange {
     const auto it = ids.find(name);
     return it != ids.end() && it->second == id;
   }
-  // Whether the cache, which has so many blocks now, forgets what it has.
+  // Whether the cache, which has `blocks_before` blocks, forgets what it has.
   bool BeginsAnew(uint32_t blocks_before) const { return whole.has_value() || num_blocks < blocks_before; }
   // Without sources of weights. `runs`: the plan that serves, or null.
   PrepareRequest RequestFor(const std::string& worker, const Plan* runs, const ClusterPolicy& policy,

@@ -25,9 +25,10 @@ PlanChange::PlanChange(Epoch epoch, std::vector<Participant> participants, bool 
       restores_(restores),
       timeouts_(timeouts) {}
 
-PlanChange::Actions PlanChange::ToAll(ChangeAction::Kind kind) const {
+PlanChange::Actions PlanChange::ToAll(ChangeVerb verb) const {
   Actions actions;
-  for (const Participant& p : participants_) actions.push_back({.kind = kind, .worker = p.worker, .list = {}});
+  for (const Participant& p : participants_)
+    actions.push_back({.kind = ChangeAction::kTell, .worker = p.worker, .verb = verb});
   return actions;
 }
 
@@ -49,7 +50,7 @@ std::string PlanChange::StageName(int stage) const {
 PlanChange::Actions PlanChange::Start(Deadline now) {
   for (const Participant& p : participants_) waiting_[p.worker] = true;
   deadline_ = now + timeouts_.prepare;
-  return ToAll(ChangeAction::kPrepare);
+  return ToAll(ChangeVerb::kPrepare);
 }
 
 std::vector<std::string> PlanChange::Missing() const {
@@ -94,11 +95,9 @@ PlanChange::Actions PlanChange::Abort(const Status& why, const std::string& culp
   status_ = why;
   culprit_ = culprit;
   deadline_ = blame_at_ = sources_until_ = kNoDeadline;
-  Actions actions = ToAll(ChangeAction::kAbort);
+  Actions actions = ToAll(ChangeVerb::kAbort);
   // A ring that is not whole is repaired or lost, and the engine is told so: until then it sends nothing over it.
-  if (stopped && engine_runs_ && ring_whole) {
-    actions.push_back({.kind = ChangeAction::kResumeOld, .worker = "", .list = {}});
-  }
+  if (stopped && engine_runs_ && ring_whole) actions.push_back({.kind = ChangeAction::kResumeOld});
   return actions;
 }
 
@@ -122,7 +121,7 @@ PlanChange::Actions PlanChange::MaybeReady(Deadline now) {
   if (!engine_runs_ && !restores_) return Decide(now);
   state_ = ChangeState::kDraining;
   deadline_ = now + timeouts_.drain;
-  return {{.kind = ChangeAction::kDrainEngine, .worker = "", .list = {}}};
+  return {{.kind = ChangeAction::kDrainEngine}};
 }
 
 bool PlanChange::MissesNew() const {
@@ -138,14 +137,14 @@ PlanChange::Actions PlanChange::Decide(Deadline now) {
   waiting_.clear();
   // Where the old plan is lost, nobody depends on what a member without layers in the new one does.
   for (const Participant& p : participants_) waiting_[p.worker] = p.in_new() || !restores_;
-  return ToAll(ChangeAction::kCommit);
+  return ToAll(ChangeVerb::kCommit);
 }
 
 PlanChange::Actions PlanChange::Done() {
   state_ = ChangeState::kDone;
   deadline_ = kNoDeadline;
-  Actions actions{{.kind = ChangeAction::kResumeNew, .worker = "", .list = {}}};
-  for (ChangeAction& a : ToAll(ChangeAction::kRelease)) actions.push_back(std::move(a));
+  Actions actions{{.kind = ChangeAction::kResumeNew}};
+  for (ChangeAction& a : ToAll(ChangeVerb::kRelease)) actions.push_back(std::move(a));
   return actions;
 }
 
@@ -170,7 +169,7 @@ PlanChange::Actions PlanChange::OnDrained(const UnitList& live, Deadline now) {
   for (const Participant& p : participants_) {
     if (!p.copies) continue;
     waiting_[p.worker] = true;
-    actions.push_back({.kind = ChangeAction::kMove, .worker = p.worker, .list = live});
+    actions.push_back({.kind = ChangeAction::kTell, .worker = p.worker, .verb = ChangeVerb::kMove, .units = live});
   }
   return actions.empty() ? Decide(now) : actions;
 }
@@ -184,12 +183,12 @@ PlanChange::Actions PlanChange::OnEvent(const StageEvent& event, Deadline now) {
     if (state_ == ChangeState::kPreparing) deadline_ = now + timeouts_.prepare;
     return {};
   }
-  if (std::holds_alternative<StageReady>(event.what) && state_ == ChangeState::kPreparing) {
+  if (event.AnswerTo(ChangeVerb::kPrepare) != nullptr && state_ == ChangeState::kPreparing) {
     Answered(event.worker);
     deadline_ = now + timeouts_.prepare;
     return MaybeReady(now);
   }
-  if (const auto* moved = std::get_if<StageMoved>(&event.what); moved && state_ == ChangeState::kMoving) {
+  if (const StageDone* moved = event.AnswerTo(ChangeVerb::kMove); moved && state_ == ChangeState::kMoving) {
     const auto it = waiting_.find(event.worker);
     if (it == waiting_.end() || !it->second) return {};
     missing_.insert(moved->missing.begin(), moved->missing.end());
@@ -197,7 +196,7 @@ PlanChange::Actions PlanChange::OnEvent(const StageEvent& event, Deadline now) {
     last_pages_ += moved->last_pages;
     if (Answered(event.worker)) return Decide(now);
   }
-  if (std::holds_alternative<StageCommitted>(event.what) && state_ == ChangeState::kCommitting) {
+  if (event.AnswerTo(ChangeVerb::kCommit) != nullptr && state_ == ChangeState::kCommitting) {
     committed_.insert(event.worker);
     if (Answered(event.worker)) return Done();
   }

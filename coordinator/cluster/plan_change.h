@@ -31,18 +31,14 @@ const char* ChangeStateName(ChangeState state);
 
 struct ChangeAction {
   enum Kind : uint8_t {
-    kPrepare,
-    kMove,
-    kCommit,
-    kRelease,
-    kAbort,        // to `worker`
+    kTell,         // `worker` is told to do what `verb` says
     kDrainEngine,  // and call OnDrained
     kResumeOld,    // the engine goes on as before: the old plan's ring is whole
     kResumeNew,    // the engine goes on over the new plan's links
   } kind{};
   std::string worker;
-  UnitList list;  // kMove
-  bool operator==(const ChangeAction&) const = default;
+  ChangeVerb verb{};
+  UnitList units;  // of ChangeVerb::kMove
 };
 
 struct Participant {
@@ -105,7 +101,7 @@ class PlanChange {
     std::string culprit;
   };
 
-  Actions ToAll(ChangeAction::Kind kind) const;
+  Actions ToAll(ChangeVerb verb) const;
   const Participant* Find(const std::string& worker) const;
   std::string StageName(int stage) const;
   Actions Abort(const Status& why, const std::string& culprit, bool ring_whole);

@@ -25,7 +25,7 @@ namespace gyre {
 struct TrialPlan {
   Plan plan;
   uint32_t num_blocks = 0;            // of the cache
-  std::optional<MemoryCounts> whole;  // the new size of the whole cache, which begins anew; nullopt: it stays
+  std::optional<MemoryCounts> whole;  // the cache's new capacity, which begins anew; nullopt: it stays
   std::vector<Shortage> shortages;    // without what members hold of a lost plan
   std::vector<Shortage> held;         // members that have room only when they have dropped that
   bool fits() const { return shortages.empty() && held.empty(); }
@@ -34,7 +34,7 @@ struct TrialPlan {
 // What may become of the KV cache with a plan.
 struct TrialRules {
   bool automatic = false;   // the cache may be cut where the first plan over workers, or the survivors, don't hold it
-  bool gives_away = false;  // likewise where a member gives its layers away, as far as it was cut before
+  bool gives_away = false;  // a member gives its layers away: the cache may be cut as far as it was cut before
   uint32_t num_blocks = UINT32_MAX;   // of the cache, at most
   std::optional<MemoryCounts> whole;  // as TrialPlan has it
 };

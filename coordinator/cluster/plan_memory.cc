@@ -52,7 +52,7 @@ Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next)
 
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve) {
   const auto layers = static_cast<uint64_t>(sizes.num_layers());
-  // Bytes that a member has too few of, with so many blocks. What more it might get are layers of the largest weights
+  // The bytes that a member lacks with this number of blocks. What more it might get are layers of the largest weights
   // and of the mean memory.
   const auto fits = [&](const PlanMember& m, const Need& need, uint32_t blocks) {
     const MemoryCounts counts = sizes.counts.Shrunk(blocks);

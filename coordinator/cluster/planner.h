@@ -68,9 +68,9 @@ struct PlanMember {
   std::optional<LayerRange> preference;  // worker --layers
   LayerRange holds;                      // layers that it keeps, weights and pages, until a next plan serves
   LayerRange replicas;                   // layers whose pages it keeps copies of, until then
-  // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
-  // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
-  // as many as the next plan.
+  // The units of memory that the members have for `holds`. Where the next plan has fewer blocks, memory begins anew:
+  // what is there stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs.
+  // No blocks: as many as the next plan.
   MemoryCounts held = {};
   uint64_t disk = 0;  // for weights that it fetches; 0 = not limited
 };

@@ -27,10 +27,10 @@ struct RebalanceRules {
   Rebalance mode = Rebalance::kOff;
   double gain = 1.15;                              // times as many steps, at least
   double share_gain = 1.05;                        // where layers are shared anyway: less, and shares are even
-  Duration steady = std::chrono::seconds(3);       // it must be better for so long
+  Duration steady = std::chrono::seconds(3);       // the time for which it must be better
   Duration pause = std::chrono::seconds(60);       // between two plans that are made, and after one that failed
   Duration longest_pause = std::chrono::hours(1);  // one that fails again doubles the pause, up to this
-  // To go back to ranges that it has left in so long needs the gain twice over.
+  // To go back to ranges that it left within this time, a plan needs twice the gain.
   Duration memory = std::chrono::minutes(10);
 };
 

@@ -50,7 +50,7 @@ class Rebalancer {
   RebalancePolicy policy_;
   Deadline due_at_{};
   std::string considered_;        // what the last plans were weighed by
-  std::optional<Proposal> best_;  // likewise
+  std::optional<Proposal> best_;  // the best of these plans
   std::map<std::string, LayersExplanation> explained_;
   double step_seconds_ = 0;
 };

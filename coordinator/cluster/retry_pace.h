@@ -42,7 +42,7 @@ class RetryPace {
     crashes_.push_back(now);
     if (crashes_.size() > kSuspiciousCrashes) crashes_.pop_front();
   }
-  // So many died lately that a request may be the cause.
+  // Enough members died lately that a request may be the cause.
   bool Suspicious(Deadline now) const {
     return crashes_.size() >= kSuspiciousCrashes && now - crashes_.front() < kSuspiciousTime;
   }

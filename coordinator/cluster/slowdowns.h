@@ -24,7 +24,7 @@ class Slowdowns {
     std::string member;
     MemberLoad load;
   };
-  // The predicted seconds of each stage in a step of so many rows; empty: not known.
+  // The predicted seconds of each stage in a step of `rows` rows; empty: not known.
   using Predict = std::function<std::vector<double>(double rows)>;
   // To be called again and again with all stages in ring order.
   void Observe(const std::vector<Stage>& ring, const Predict& predict, Deadline now);

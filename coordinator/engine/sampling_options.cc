@@ -1,5 +1,7 @@
 #include "coordinator/engine/sampling_options.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -88,9 +90,19 @@ constexpr SamplingOption kOptions[] = {
      .help = "subtract X once from the logit of a token that was generated"},
 };
 
+Status OutOfItsRange(const SamplingOption& option, double value) {
+  return InvalidArgument("{} is {}, it must be {}", option.name, value, RangeOf(option));
+}
+
 }  // namespace
 
 std::span<const SamplingOption> SamplingOptions() { return kOptions; }
+
+const SamplingOption* FindSamplingOption(std::string_view name) {
+  const auto* it =
+      std::find_if(std::begin(kOptions), std::end(kOptions), [name](const auto& o) { return o.name == name; });
+  return it == std::end(kOptions) ? nullptr : it;
+}
 
 double ValueOf(const SamplingParams& params, const SamplingOption& option) {
   return std::visit([&params](auto field) { return static_cast<double>(params.*field); }, option.field);
@@ -99,6 +111,20 @@ double ValueOf(const SamplingParams& params, const SamplingOption& option) {
 void SetValue(SamplingParams* params, const SamplingOption& option, double value) {
   std::visit([&](auto field) { params->*field = static_cast<std::decay_t<decltype(params->*field)>>(value); },
              option.field);
+}
+
+Status SetChecked(SamplingParams* params, const SamplingOption& option, double value) {
+  const bool whole = std::holds_alternative<int SamplingParams::*>(option.field);
+  if (!InRange(option, value)) return OutOfItsRange(option, value);
+  if (whole && value != std::trunc(value)) {
+    return InvalidArgument("{} is {}, it must be a whole number", option.name, value);
+  }
+  SamplingParams set = *params;
+  SetValue(&set, option, value);
+  // As a float, a tiny number above 0 may be 0.
+  if (!InRange(option, ValueOf(set, option))) return OutOfItsRange(option, value);
+  *params = std::move(set);
+  return {};
 }
 
 bool InRange(const SamplingOption& o, double value) {
@@ -116,9 +142,7 @@ std::string RangeOf(const SamplingOption& o) {
 Status SamplingParams::Validate(int vocab) const {
   for (const SamplingOption& option : kOptions) {
     const double value = ValueOf(*this, option);
-    if (!InRange(option, value)) {
-      return InvalidArgument("{} is {}, it must be {}", option.name, value, RangeOf(option));
-    }
+    if (!InRange(option, value)) return OutOfItsRange(option, value);
   }
   for (const auto& [id, bias] : logit_bias) {
     if (id < 0 || id >= vocab) {

@@ -57,6 +57,11 @@ std::span<const SamplingOption> SamplingOptions();
 double ValueOf(const SamplingParams& params, const SamplingOption& option);
 // REQUIRES: a whole number that fits, if the field is one.
 void SetValue(SamplingParams* params, const SamplingOption& option, double value);
+// Null if no option has this name.
+const SamplingOption* FindSamplingOption(std::string_view name);
+// Sets the field to a number from outside. kInvalidArgument with the name, the number and what it may be: out of the
+// option's range, or not a whole number where the field is one.
+Status SetChecked(SamplingParams* params, const SamplingOption& option, double value);
 // "0 to 100", "above 0 and at most 1", "-1 or more": for messages and documents.
 std::string RangeOf(const SamplingOption& option);
 bool InRange(const SamplingOption& option, double value);

@@ -348,7 +348,7 @@ class InferenceService : public v1::Inference::CallbackService {
           try {
             status = work();
           } catch (const std::exception& e) {
-            status = Internal("the text could not be worked on: {}", e.what());
+            status = Internal("the text could not be processed: {}", e.what());
           }
           reactor->Finish(ToGrpc(status));
         },

@@ -121,7 +121,7 @@ void Server::Turn() {
   size_t i = 1;
   for (auto it = pending_.begin(); it != pending_.end(); ++i) {
     StatusOr<bool> done = fds[i].revents != 0 ? GoOn(*it) : false;
-    if (done.ok() && !*done && Clock::now() >= it->until) done = DeadlineExceeded("it takes too long");
+    if (done.ok() && !*done && Clock::now() >= it->until) done = DeadlineExceeded("its join did not end in time");
     if (!done.ok()) refusals_.Log(it->peer, done.status());
     it = done.ok() && !*done ? std::next(it) : pending_.erase(it);
   }
@@ -138,7 +138,7 @@ void Server::Admit(Pending newcomer) {
   for (const Pending& p : pending_) hosts.push_back(p.host);
   if (const auto i = GivesWay(hosts, newcomer.host, options_.limits)) {
     const auto it = std::next(pending_.begin(), static_cast<std::ptrdiff_t>(*i));
-    refusals_.Log(it->peer, ResourceExhausted("too many would join at once"));
+    refusals_.Log(it->peer, ResourceExhausted("too many peers join at once"));
     pending_.erase(it);
   }
   pending_.push_back(std::move(newcomer));
@@ -153,7 +153,7 @@ StatusOr<SslContextPtr> Server::MakeContext() const {
   GYRE_RETURN_IF_ERROR(UseCertificate(context.get(), own.front().get(), key.get()));
   GYRE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> authority, ReadCertificates(authority_.certificate_pem()));
   if (SSL_CTX_add1_chain_cert(context.get(), authority.front().get()) != 1)
-    return Internal("no chain for the join protocol");
+    return Internal("gRPC gives no filter chain for the join protocol");
   return context;
 }
 
@@ -221,7 +221,7 @@ StatusOr<std::unique_ptr<JoinServer>> JoinServer::Start(const JoinServerOptions&
                            options.identity->folder());
   }
   Fd wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!wake.ok()) return ResourceExhausted("no event for joining: {}", std::strerror(errno));
+  if (!wake.ok()) return ResourceExhausted("no event descriptor for joining: {}", std::strerror(errno));
   auto server = std::make_unique<Server>(options, std::move(authority), std::move(wake));
   GYRE_RETURN_IF_ERROR(server->Begin());
   return std::unique_ptr<JoinServer>(std::move(server));

@@ -197,7 +197,7 @@ void TcpListener::Accept() {
   Descriptor fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd.get() < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      refusals_.Log("somewhere", Unavailable("{}", std::strerror(errno)));
+      refusals_.Log("an unknown peer", Unavailable("{}", std::strerror(errno)));
       std::this_thread::sleep_for(kRest);
     }
     return;
@@ -268,9 +268,9 @@ void TcpListener::Expire() {
   const double seconds = std::chrono::duration<double>(options_.hello_timeout).count();
   while (!silent_.empty() && silent_.front().until <= now) {
     const Silent& s = silent_.front();
-    refusals_.Log(s.name.peer, s.waits
-                                   ? DeadlineExceeded("for {:.1f} s too many handshakes of TLS came before", seconds)
-                                   : DeadlineExceeded("it said nothing for {:.1f} s", seconds));
+    refusals_.Log(s.name.peer,
+                  s.waits ? DeadlineExceeded("its TLS handshake waited for {:.1f} s behind too many others", seconds)
+                          : DeadlineExceeded("it said nothing for {:.1f} s", seconds));
     silent_.pop_front();
   }
 }

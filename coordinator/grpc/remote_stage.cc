@@ -20,22 +20,18 @@ void RemoteStage::SetEventSink(EventSink sink) {
   if (calls_.hang_up) calls_.hang_up();
 }
 
-void RemoteStage::Prepare(const PrepareRequest& request) { Send({request.plan.epoch, request}); }
-void RemoteStage::Move(Epoch epoch, const UnitList& list) { Send({epoch, MoveCommand{list}}); }
-void RemoteStage::Commit(Epoch epoch) { Send({epoch, CommitCommand{}}); }
-void RemoteStage::Release(Epoch epoch) { Send({epoch, ReleaseCommand{}}); }
-void RemoteStage::Abort(Epoch epoch) { Send({epoch, AbortCommand{}}); }
-void RemoteStage::Trace(Deadline asked) { Send({{}, TraceCommand{asked}}); }
-void RemoteStage::Probe(const std::vector<WeightSource>& peers) { Send({{}, ProbeCommand{peers}}); }
-void RemoteStage::Dismiss() { Send({{}, DismissCommand{}}); }
+void RemoteStage::Apply(const Change& change) { Send({change}); }
+void RemoteStage::Trace(Deadline asked) { Send({TraceCommand{asked}}); }
+void RemoteStage::Probe(const std::vector<WeightSource>& peers) { Send({ProbeCommand{peers}}); }
+void RemoteStage::Dismiss() { Send({DismissCommand{}}); }
 
-void RemoteStage::SendRevoked(const std::string& crl) { Send({{}, RevokedCommand{crl}}); }
+void RemoteStage::SendRevoked(const std::string& crl) { Send({RevokedCommand{crl}}); }
 
 void RemoteStage::Begin(uint64_t stream, Stream calls, const Welcome& welcome) {
   stream_ = stream;
   calls_ = std::move(calls);
   writing_ = true;
-  calls_.write(std::make_shared<const v1::Command>(Encode(WorkerCommand{{}, welcome})));
+  calls_.write(std::make_shared<const v1::Command>(Encode(WorkerCommand{welcome})));
 }
 
 void RemoteStage::Open(uint64_t stream, Stream calls, Welcome welcome) {

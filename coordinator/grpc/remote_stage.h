@@ -22,11 +22,7 @@ class RemoteStage : public StageControl {
 
   const std::string& name() const override { return name_; }
   void SetEventSink(EventSink sink) override;
-  void Prepare(const PrepareRequest& request) override;
-  void Move(Epoch epoch, const UnitList& list) override;
-  void Commit(Epoch epoch) override;
-  void Release(Epoch epoch) override;
-  void Abort(Epoch epoch) override;
+  void Apply(const Change& change) override;
   void Trace(Deadline asked) override;
   void SendRevoked(const std::string& crl);  // PEM
   void Dismiss() override;

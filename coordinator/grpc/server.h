@@ -29,7 +29,7 @@ struct GrpcServerOptions {
   bool exact = false;
   WeightOffer* weights = nullptr;  // for workers without the file; outlives the server, null = they can't join
   OpenOptions open;                // what workers need to open the same .bin model
-  Duration heartbeat_timeout = std::chrono::milliseconds(1750);  // a worker that is silent for so long is gone
+  Duration heartbeat_timeout = std::chrono::milliseconds(1750);  // a worker that is silent for this time is lost
   Duration hello_timeout = std::chrono::seconds(5);              // a connection that says nothing of HTTP/2 ends then
   Duration idle_timeout = std::chrono::minutes(2);               // so does one without a call; clients connect again
   std::shared_ptr<IdentityFolder> identity;                      // null: no TLS, and everybody may call everything

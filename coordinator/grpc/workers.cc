@@ -131,7 +131,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     GYRE_ASSIGN_OR_RETURN(WorkerMessage message, Decode(event_));
     if (stage_ == nullptr) {
       auto* hello = std::get_if<WorkerHello>(&message);
-      return hello != nullptr ? OnHello(*hello) : InvalidArgument("its first event is no hello");
+      return hello != nullptr ? OnHello(*hello) : InvalidArgument("its first event is not a hello");
     }
     if (auto* load = std::get_if<MemberLoad>(&message)) cluster_.Report(member_.name, *load);
     if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event), event_.number());
@@ -296,7 +296,7 @@ class ClusterService : public v1::Cluster::CallbackService {
   }
   grpc::ServerUnaryReactor* Weights(grpc::CallbackServerContext* context, const v1::WeightsRequest* request,
                                     v1::WeightsReply* reply) override {
-    StatusOr<WeightsPart> part = Unimplemented("this coordinator gives no weights");
+    StatusOr<WeightsPart> part = Unimplemented("this coordinator does not give its weights to workers");
     if (options_.weights != nullptr) part = options_.weights->Part(request->offset());
     if (part.ok()) *reply = Encode(*part);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

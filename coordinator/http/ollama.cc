@@ -102,9 +102,11 @@ json::object Shown(const ApiContext& context) {
   json::object out;
   out["license"] = "";
   out["modelfile"] = "";
-  out["parameters"] =
-      fmt::format("temperature {}\ntop_k {}\ntop_p {}\nmin_p {}\nrepeat_penalty {}\nnum_ctx {}", s.temperature, s.top_k,
-                  s.top_p, s.min_p, s.repetition_penalty, context.service.context());
+  std::string parameters;
+  for (const SamplingOption& option : SamplingOptions()) {
+    parameters += std::visit([&](auto field) { return fmt::format("{} {}\n", option.llama, s.*field); }, option.field);
+  }
+  out["parameters"] = parameters + fmt::format("num_ctx {}", context.service.context());
   out["template"] = ChatTemplateSource(context);
   out["details"] = Details(model);
   out["model_info"] = std::move(info);

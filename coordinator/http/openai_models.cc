@@ -5,6 +5,7 @@
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/openai_routes.h"
+#include "coordinator/http/sampling_fields.h"
 
 namespace gyre::http {
 namespace {
@@ -24,11 +25,10 @@ json::object Describe(const ApiContext& context, const std::string& name) {
   const ModelSpec& spec = context.service.model().spec();
   out["meta"] = json::object{{"n_vocab", spec.vocab}, {"n_ctx_train", spec.context}};
   const SamplingParams sampling = DefaultSampling(context.service.model());
-  out["default_sampling"] = json::object{{"temperature", DecimalOf(sampling.temperature)},
-                                         {"top_k", sampling.top_k},
-                                         {"top_p", DecimalOf(sampling.top_p)},
-                                         {"min_p", DecimalOf(sampling.min_p)},
-                                         {"repetition_penalty", DecimalOf(sampling.repetition_penalty)}};
+  json::object& defaults = out["default_sampling"].emplace_object();
+  for (const SamplingOption& option : SamplingOptions()) {
+    if (option.openai) defaults[option.name] = JsonOf(sampling, option);
+  }
   return out;
 }
 

@@ -97,7 +97,7 @@ json::value JsonOf(const SamplingParams& s, const SamplingOption& option) {
 
 void ReadSamplersAndSeed(JsonFields& fields, const Model& model, SamplingParams* s) {
   *s = DefaultSampling(model);
-  s->penalty_last_n = model.recommended_sampling().penalty_last_n.value_or(-1);
+  if (!model.recommended_sampling().contains("penalty_last_n")) s->penalty_last_n = -1;
   ReadSamplers(fields, s);
   const std::optional<int64_t> seed = fields.Integer("seed", INT64_MIN, INT64_MAX);
   s->seed = seed ? static_cast<uint64_t>(*seed) : RandomSeed();

@@ -33,16 +33,12 @@ Status CheckLength(const char* what, size_t bytes, size_t most) {
 
 }  // namespace
 
-// A few threads and a bounded queue of work for them.
 SamplingParams DefaultSampling(const Model& model) {
-  const RecommendedSampling& advice = model.recommended_sampling();
   SamplingParams s;
-  s.temperature = advice.temperature.value_or(s.temperature);
-  s.top_k = advice.top_k.value_or(s.top_k);
-  s.top_p = advice.top_p.value_or(s.top_p);
-  s.min_p = advice.min_p.value_or(s.min_p);
-  s.repetition_penalty = advice.repetition_penalty.value_or(s.repetition_penalty);
-  s.penalty_last_n = advice.penalty_last_n.value_or(s.penalty_last_n);
+  for (const SamplingOption& option : SamplingOptions()) {
+    const auto advice = model.recommended_sampling().find(option.name);
+    if (advice != model.recommended_sampling().end()) SetValue(&s, option, advice->second);
+  }
   return s;
 }
 

@@ -164,7 +164,8 @@ class EtcdStore : public StateStore {
     }
     knows_last_ = false;
     GYRE_ASSIGN_OR_RETURN(const auto leader, client_->Get(LeaderKey(options_.etcd), After(options_.timeout)));
-    if (leader && leader->created == options_.leads_since) return Unavailable("etcd: a write of before came late");
+    if (leader && leader->created == options_.leads_since)
+      return Unavailable("etcd: a write that was given up arrived late");
     if (options_.lost) options_.lost();
     return absl::AbortedError("another coordinator leads");
   }

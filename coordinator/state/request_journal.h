@@ -18,7 +18,7 @@
 namespace gyre {
 
 // The id of a request that can be reattached: what the log knows its call by, and 128 random bits. Whoever has it may
-// take the request up, if the tenant is the same.
+// reattach to the request, if the tenant is the same.
 std::string NewRequestId(const std::string& call);
 // The call's part of it.
 std::string CallOf(const std::string& request_id);
@@ -26,7 +26,7 @@ std::string CallOf(const std::string& request_id);
 bool IsRequestId(std::string_view text);
 
 struct BookLimits {
-  Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be reattached
+  Duration resume_timeout = std::chrono::seconds(60);  // the time for which a request without a reader is kept
   size_t unattended = 1024;                     // requests without a reader; ended ones go first, then the oldest
   size_t unattended_bytes = size_t{128} << 20;  // what these hold
   // Those that were under way when the coordinator stopped are counted apart: their clients are on their way back.

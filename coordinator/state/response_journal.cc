@@ -112,7 +112,8 @@ StatusOr<std::vector<KeptResponse>> ResponseJournal::Conversation(const std::str
     if (out.size() >= entries_.size()) return NotFound("the response '{}' goes on from itself", id);
     out.push_back(entry->response);
   }
-  if (!out.back().previous.empty()) return NotFound("of the conversation of '{}' a part is gone", id);
+  if (!out.back().previous.empty())
+    return NotFound("a part of the conversation that '{}' belongs to has been deleted", id);
   Use(last, now);
   std::reverse(out.begin(), out.end());
   return out;

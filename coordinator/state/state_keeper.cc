@@ -106,7 +106,7 @@ std::string EncodeResponse(const KeptResponse& response) {
 
 StatusOr<KeptResponse> DecodeResponse(const std::string& bytes) {
   v1::StoredResponse message;
-  if (!message.ParseFromString(bytes)) return DataLoss("a response of the state can't be read");
+  if (!message.ParseFromString(bytes)) return DataLoss("a response in the state can't be read");
   return KeptResponse{.id = message.id(),
                       .tenant = message.tenant(),
                       .previous = message.previous(),
@@ -431,7 +431,8 @@ void StateKeeper::Tell(bool failed_before) {
     status = last_write_;
   }
   if (!status.ok() && !failed_before) {
-    Log(LogLevel::kError, "the state can't be written: {}; until it can, a restart would lose what is new",
+    Log(LogLevel::kError,
+        "the state can't be written: {}; what is new since then is lost if the coordinator restarts now",
         Message(status));
   } else if (status.ok() && failed_before) {
     LogLine(LogLevel::kWarn, "the state is written again");

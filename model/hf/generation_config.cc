@@ -6,23 +6,12 @@
 #include "model/hf/json.h"
 #include "model/hf/model_types.h"
 #include "model/quoted.h"
+#include "model/recommended_sampling.h"
 
 namespace gyre {
 namespace {
 
 namespace json = boost::json;
-
-// The numbers that are used, with their keys in GGUF.
-struct SamplingKey {
-  std::string_view name;
-  const char* to;
-  bool whole = false;
-};
-constexpr SamplingKey kSampling[] = {{"temperature", "general.sampling.temp"},
-                                     {"top_k", "general.sampling.top_k", true},
-                                     {"top_p", "general.sampling.top_p"},
-                                     {"min_p", "general.sampling.min_p"},
-                                     {"repetition_penalty", "general.sampling.penalty_repeat"}};
 
 // These keys name ids that the tokenizer's files name too, limits that each request has for itself, how transformers
 // computes, or what it returns.
@@ -91,6 +80,11 @@ bool ChangesNothing(std::string_view key, const json::value& v) {
   return false;
 }
 
+bool IsAdvice(std::string_view key) {
+  const auto all = SamplingAdviceKeys();
+  return std::any_of(all.begin(), all.end(), [key](const auto& a) { return a.in_folders && a.name == key; });
+}
+
 bool IsId(const json::value& v) { return v.is_int64() && v.get_int64() >= 0; }
 
 }  // namespace
@@ -107,7 +101,7 @@ StatusOr<std::vector<std::string>> UnusedAdvice(const json::object& generation) 
         return DataLoss("eos_token_id is {}, expected an id or a list of ids", Shown(v));
     } else if (key == "do_sample") {
       if (!v.is_bool()) return DataLoss("do_sample is {}, expected true or false", Shown(v));
-    } else if (std::any_of(std::begin(kSampling), std::end(kSampling), [&](const auto& s) { return s.name == key; })) {
+    } else if (IsAdvice(key)) {
       if (!v.is_number()) return DataLoss("{} is {}, expected a number", key, Shown(v));
     } else if (!ChangesNothing(key, v)) {
       unused.push_back(fmt::format("{} ({})", Printable(key), Shown(v)));
@@ -119,14 +113,14 @@ StatusOr<std::vector<std::string>> UnusedAdvice(const json::object& generation) 
 void SetSampling(const json::object& generation, Metadata* metadata) {
   const json::value* samples = generation.if_contains("do_sample");
   if (samples != nullptr && samples->is_bool() && !samples->get_bool()) return;
-  for (const SamplingKey& key : kSampling) {
-    const json::value* value = generation.if_contains(key.name);
+  for (const SamplingAdvice& advice : SamplingAdviceKeys()) {
+    const json::value* value = advice.in_folders ? generation.if_contains(advice.name) : nullptr;
     if (value == nullptr || !value->is_number()) continue;
     const double number = value->to_number<double>();
-    if (!key.whole) {
-      metadata->Set(key.to, static_cast<float>(number));
+    if (!advice.whole) {
+      metadata->Set(advice.gguf_key, static_cast<float>(number));
     } else if (number >= 0 && number <= INT32_MAX) {
-      metadata->Set(key.to, static_cast<uint32_t>(number));
+      metadata->Set(advice.gguf_key, static_cast<uint32_t>(number));
     }
   }
 }

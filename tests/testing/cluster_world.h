@@ -113,12 +113,12 @@ class ClusterWorld {
   // Delivers an event of a member later, unless it is silent or has left by then.
   void Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, StageAnswer what);
   std::shared_ptr<SimulatedMember> Find(uint64_t id);
-  void Play(PrepareMember& a);
   void CheckSources(const PrepareRequest& request);
   void CheckRoom(const SimulatedMember& m, const PrepareRequest& request);
   void MaybeConnect(const Plan& plan);
-  void Play(MoveMember& a);
   void Play(TellMember& a);
+  void Play(DismissMember& a);
+  void Prepare(const std::shared_ptr<SimulatedMember>& m, const PrepareRequest& request);
   void Play(ForgetMember& a);
   void Play(WireEnds& a);
   void Play(CancelWiring& a);

@@ -1,5 +1,6 @@
 // What the state decides: the commands that members get, the links, the engine.
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "tests/testing/cluster_world.h"
@@ -39,24 +40,38 @@ void ClusterWorld::Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, S
   if (m->silent) return;
   After(m->delay, [this, m, epoch, what = std::move(what)] {
     if (m->silent || !has(m->info.name) || members_.at(m->info.name) != m) return;
-    if (std::holds_alternative<StageReady>(what) && m->prepared.count(epoch) == 0) return;  // aborted meanwhile
+    if (StageEvent{.worker = {}, .epoch = epoch, .what = what}.AnswerTo(ChangeVerb::kPrepare) != nullptr &&
+        m->prepared.count(epoch) == 0)
+      return;  // aborted meanwhile
     Do(state_.Said(m->id, {.worker = "whoever", .epoch = epoch, .what = what}, now()));
   });
 }
 
-void ClusterWorld::Play(PrepareMember& a) {
+void ClusterWorld::Play(TellMember& a) {
   const auto m = Find(a.member);
-  const Epoch epoch = a.request.plan.epoch;
-  if (!used_.insert({epoch.number, a.member}).second) Wrong("a member prepares an epoch twice");
+  if (a.change.verb == ChangeVerb::kPrepare) return Prepare(m, a.change.prepare);
+  if (a.change.verb == ChangeVerb::kMove && m->prepared.count(a.change.epoch) == 0)
+    Wrong("a Move of what is not prepared");
+  if (auto answer = m->Tell(a.change)) Say(m, a.change.epoch, std::move(*answer));
+}
+
+void ClusterWorld::Play(DismissMember& a) {
+  const auto m = Find(a.member);
+  if (std::exchange(m->dismissed, true)) Wrong("a member is dismissed twice");
+}
+
+void ClusterWorld::Prepare(const std::shared_ptr<SimulatedMember>& m, const PrepareRequest& request) {
+  const Epoch epoch = request.plan.epoch;
+  if (!used_.insert({epoch.number, m->id}).second) Wrong("a member prepares an epoch twice");
   if (wiring_ != epoch && !drop_epochs_.insert(epoch.number).second) Wrong("an epoch is used twice");
-  if (a.request.stage >= 0) num_blocks = state_.status(now()).num_blocks;
-  m->Prepare(a.request, num_blocks);
-  CheckSources(a.request);
-  if (a.request.stage < 0) return Say(m, epoch, m->ready);
-  CheckRoom(*m, a.request);
+  if (request.stage >= 0) num_blocks = state_.status(now()).num_blocks;
+  m->Prepare(request, num_blocks);
+  CheckSources(request);
+  if (request.stage < 0) return Say(m, epoch, m->ready);
+  CheckRoom(*m, request);
   if (m->silent) return;
   if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
-  if (a.request.restores != 0 && !m->restore_fault.ok()) return Say(m, epoch, StageFault{m->restore_fault});
+  if (request.restores != 0 && !m->restore_fault.ok()) return Say(m, epoch, StageFault{m->restore_fault});
   Say(m, epoch, StageProgress{1, 2});
   After(m->delay, [this, m, epoch] {
     if (m->silent || m->prepared.count(epoch) == 0) return;
@@ -115,18 +130,6 @@ void ClusterWorld::MaybeConnect(const Plan& plan) {
   for (const auto& m : stages) {
     if (m != stages[0] || first.ok()) Say(m, plan.epoch, m->ready);
   }
-}
-
-void ClusterWorld::Play(MoveMember& a) {
-  const auto m = Find(a.member);
-  if (m->prepared.count(a.epoch) == 0) Wrong("a Move of what is not prepared");
-  if (auto answer = m->Move()) Say(m, a.epoch, std::move(*answer));
-}
-
-void ClusterWorld::Play(TellMember& a) {
-  const auto m = Find(a.member);
-  if (a.what == TellMember::kDismiss && m->dismissed) Wrong("a member is dismissed twice");
-  if (auto answer = m->Tell(a)) Say(m, a.epoch, std::move(*answer));
 }
 
 void ClusterWorld::Play(ForgetMember& a) {

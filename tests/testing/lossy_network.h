@@ -16,30 +16,23 @@
 #include <cerrno>
 #include <cstring>
 #include <queue>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "fmt/core.h"
+#include "tests/testing/draw.h"
+#include "tests/testing/packet_path.h"
 #include "tests/testing/process.h"
 #include "transport/fd.h"
 
 namespace gyre::testing {
 
-struct LossyPath {
-  double megabits = 1000;  // of each host, out
-  Duration delay{};        // one way
-  double loss = 0, duplicate = 0;
-  double reorder = 0;  // how many packets take `late` longer
-  Duration late = std::chrono::milliseconds(2);
-  size_t queue = 1 << 20;  // bytes
-};
-
 class LossyNetwork {
  public:
-  explicit LossyNetwork(int hosts, const LossyPath& path) : path_(path), free_(static_cast<size_t>(hosts)) {
+  // Each host sends with this path's rate.
+  explicit LossyNetwork(int hosts, const PacketPath& path) : path_(path), queues_(static_cast<size_t>(hosts)) {
     for (int host = 1; host <= hosts && why_not_.empty(); ++host) {
       Fd tun(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
       ifreq request{};
@@ -62,7 +55,7 @@ class LossyNetwork {
   ~LossyNetwork() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
-    for (size_t host = 1; host <= free_.size(); ++host) Ip(fmt::format("netns del {}", Name(static_cast<int>(host))));
+    for (size_t host = 1; host <= queues_.size(); ++host) Ip(fmt::format("netns del {}", Name(static_cast<int>(host))));
   }
   const std::string& why_not() const { return why_not_; }
   static std::string Address(int host) { return fmt::format("10.79.0.{}", host); }
@@ -97,7 +90,6 @@ class LossyNetwork {
     if (p.Wait(std::chrono::seconds(10)) != 0 && why_not_.empty())
       why_not_ = fmt::format("ip {}: {}", words, p.output());
   }
-  double Draw() { return std::uniform_real_distribution<>(0, 1)(random_); }
 
   void Take(size_t from, const char* bytes, size_t n) {
     const auto byte = [bytes](size_t i) { return static_cast<unsigned char>(bytes[i]); };
@@ -105,23 +97,13 @@ class LossyNetwork {
     const size_t to = static_cast<size_t>(byte(19)) - 1;
     if (to >= tuns_.size()) return;
     ++packets_;
-    const Deadline now = Clock::now();
-    const double rate = path_.megabits * 125000;
-    const Deadline begin = std::max(now, free_[from]);
-    if (std::chrono::duration<double>(begin - now).count() * rate > static_cast<double>(path_.queue)) {
-      ++full_;
-      return;
-    }
-    free_[from] =
-        begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(static_cast<double>(n) / rate));
-    if (Draw() < path_.loss) {
-      ++lost_;
-      return;
-    }
-    for (int copies = Draw() < path_.duplicate ? 2 : 1; copies > 0; --copies) {
-      const Duration late = Draw() < path_.reorder ? path_.late : Duration::zero();
-      queue_.push({.at = free_[from] + path_.delay + late, .order = ++order_, .to = to, .bytes = {bytes, bytes + n}});
-    }
+    PacketQueue& queue = queues_[from];
+    const uint64_t full = queue.full(), lost = queue.lost();
+    queue.Send(path_, n, Clock::now(), random_, [&](Deadline at) {
+      arriving_.push({.at = at, .order = ++order_, .to = to, .bytes = {bytes, bytes + n}});
+    });
+    full_ += queue.full() - full;
+    lost_ += queue.lost() - lost;
   }
 
   void Carry() {
@@ -130,13 +112,14 @@ class LossyNetwork {
     for (const Fd& tun : tuns_) fds.push_back({.fd = tun.get(), .events = POLLIN, .revents = 0});
     std::array<char, 65536> bytes;
     while (!stop_) {
-      while (!queue_.empty() && queue_.top().at <= Clock::now()) {
-        const Packet& p = queue_.top();
+      while (!arriving_.empty() && arriving_.top().at <= Clock::now()) {
+        const Packet& p = arriving_.top();
         [[maybe_unused]] const ssize_t n = ::write(tuns_[p.to].get(), p.bytes.data(), p.bytes.size());
-        queue_.pop();
+        arriving_.pop();
       }
       const Duration most = std::chrono::milliseconds(20);
-      const Duration wait = queue_.empty() ? most : std::clamp(queue_.top().at - Clock::now(), Duration::zero(), most);
+      const Duration wait =
+          arriving_.empty() ? most : std::clamp(arriving_.top().at - Clock::now(), Duration::zero(), most);
       const timespec time{.tv_sec = 0, .tv_nsec = wait.count()};
       if (::ppoll(fds.data(), fds.size(), &time, nullptr) <= 0) continue;
       for (size_t i = 0; i < fds.size(); ++i) {
@@ -149,12 +132,12 @@ class LossyNetwork {
     }
   }
 
-  const LossyPath path_;
+  const PacketPath path_;
   std::string why_not_;
   std::vector<Fd> tuns_;
-  std::vector<Deadline> free_;
-  std::mt19937_64 random_{1};
-  std::priority_queue<Packet> queue_;
+  std::vector<PacketQueue> queues_;  // of each host, out
+  RandomBits random_{1};
+  std::priority_queue<Packet> arriving_;
   uint64_t order_ = 0;
   std::atomic<uint64_t> packets_{0}, lost_{0}, full_{0};
   std::atomic<bool> stop_{false};

@@ -42,7 +42,7 @@ void SchedulerWorld::RandomEvent() {
   EndEvent();
 }
 
-void SchedulerWorld::RunDry() {
+void SchedulerWorld::LeaveAlone() {
   options_.error_rate = 0;
   for (auto& [id, s] : live_) {
     if (s.held) Hold(id);

@@ -40,7 +40,7 @@ class SchedulerWorld {
 
   void RandomEvent();
   // Without new sequences and errors all sequences finish, and every block is freed.
-  void RunDry();
+  void LeaveAlone();
 
   // The first violation; empty: none.
   const std::string& problem() const { return problem_.text(); }

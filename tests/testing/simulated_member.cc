@@ -15,7 +15,8 @@ void SimulatedMember::Prepare(const PrepareRequest& request, uint32_t num_blocks
   prepared.clear();
   loaded.reset();
   prepared[request.plan.epoch] = request;
-  ready = {.replicated = request.restores != 0 && replica_of == request.restores ? replicated : std::nullopt};
+  ready = {.verb = ChangeVerb::kPrepare,
+           .replicated = request.restores != 0 && replica_of == request.restores ? replicated : std::nullopt};
   if (request.stage >= 0) next_blocks = num_blocks;
 }
 
@@ -36,16 +37,18 @@ uint64_t SimulatedMember::NeedsFor(const PrepareRequest& request, const ModelSiz
 std::optional<StageAnswer> SimulatedMember::Move() const {
   if (!move_fault.ok()) return StageFault{move_fault};
   if (!moves) return std::nullopt;
-  return StageMoved{.pages = 5, .bytes = 50, .last_pages = 1, .missing = lacks};
+  return StageDone{.verb = ChangeVerb::kMove, .pages = 5, .bytes = 50, .last_pages = 1, .missing = lacks};
 }
 
-std::optional<StageAnswer> SimulatedMember::Tell(const TellMember& command) {
-  if (silent && command.what != TellMember::kDismiss) return std::nullopt;
-  switch (command.what) {
-    case TellMember::kCommit: return deaf.count(command.what) > 0 ? std::nullopt : std::optional(Commit(command.epoch));
-    case TellMember::kRelease: Release(command.epoch); return std::nullopt;
-    case TellMember::kDismiss: dismissed = true; return std::nullopt;
-    case TellMember::kAbort: prepared.erase(command.epoch); return StageAborted{};
+std::optional<StageAnswer> SimulatedMember::Tell(const Change& change) {
+  if (change.verb == ChangeVerb::kMove) return Move();
+  if (silent || deaf.count(change.verb) > 0) return std::nullopt;
+  switch (change.verb) {
+    case ChangeVerb::kPrepare:
+    case ChangeVerb::kMove: break;
+    case ChangeVerb::kCommit: return Commit(change.epoch);
+    case ChangeVerb::kRelease: Release(change.epoch); break;
+    case ChangeVerb::kAbort: prepared.erase(change.epoch); return StageDone{.verb = ChangeVerb::kAbort};
   }
   return std::nullopt;
 }
@@ -58,7 +61,7 @@ StageAnswer SimulatedMember::Commit(Epoch epoch) {
   runs = LayersOf(*ran);
   blocks = next_blocks;
   prepared.clear();
-  return StageCommitted{};
+  return StageDone{.verb = ChangeVerb::kCommit};
 }
 
 void SimulatedMember::Release(Epoch epoch) {

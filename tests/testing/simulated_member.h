@@ -27,11 +27,11 @@ struct SimulatedMember {
   Status restore_fault;                            // its answer to a Prepare that restores
   Status move_fault;                               // its answer to a Move
   bool moves = true;                               // it answers a Move
-  std::set<TellMember::What> deaf;                 // commands that it doesn't answer
+  std::set<ChangeVerb> deaf;                       // commands that it doesn't answer
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
   LayerRange runs, retired;
-  StageReady ready;                      // to the last Prepare
+  StageDone ready;                       // the answer to the last Prepare
   std::optional<PrepareRequest> ran;     // by which it got what it runs
   uint32_t blocks = 0, next_blocks = 0;  // that its pools may be filled to, and those of what is prepared
   uint64_t stream = 1;                   // of its control connection
@@ -47,11 +47,11 @@ struct SimulatedMember {
   void Prepare(const PrepareRequest& request, uint32_t num_blocks);
   // The bytes that it holds at most from now until the prepared stage runs and its own one is gone.
   uint64_t NeedsFor(const PrepareRequest& request, const ModelSizes& sizes) const;
-  // Answers to commands. nullopt: it gives none.
-  std::optional<StageAnswer> Move() const;
-  std::optional<StageAnswer> Tell(const TellMember& command);
+  // The answer to a command other than Prepare. nullopt: it gives none.
+  std::optional<StageAnswer> Tell(const Change& change);
 
  private:
+  std::optional<StageAnswer> Move() const;
   StageAnswer Commit(Epoch epoch);
   void Release(Epoch epoch);
 };

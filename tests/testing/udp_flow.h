@@ -75,8 +75,8 @@ inline void Pass(UdpNetwork& net, Duration time) {
 }
 
 // A path whose largest datagram is Ethernet's.
-inline UdpPath EthernetPath(Duration delay = std::chrono::milliseconds(10)) {
-  UdpPath path{.delay = delay};
+inline PacketPath EthernetPath(Duration delay = std::chrono::milliseconds(10)) {
+  PacketPath path{.delay = delay};
   path.largest = 1472;
   return path;
 }

@@ -29,6 +29,11 @@ class VirtualTime {
     first.mapped()();
     return true;
   }
+  // Does all that is due now, and what that puts off to this moment.
+  void DoDue() {
+    while (DoNext()) {
+    }
+  }
 
  private:
   Deadline now_;

@@ -48,12 +48,12 @@ class WorkerStates : public ::testing::Test {
             .stages = MakeStages({{worker, "", {0, 5}}})};
   }
   void Prepare(uint64_t number, int stage = 0, bool wire = true) {
-    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
-                                .stage = stage,
-                                .block_size = 4,
-                                .memory = {.units = {8}},
-                                .kv_type = KvType::kF32,
-                                .sources = {}});
+    worker_->control().Apply(PrepareChange({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
+                                            .stage = stage,
+                                            .block_size = 4,
+                                            .memory = {.units = {8}},
+                                            .kv_type = KvType::kF32,
+                                            .sources = {}}));
     if (wire && stage >= 0) WireEnds(number);
   }
   // Makes the coordinator's two links of a plan with one stage.
@@ -70,14 +70,14 @@ class WorkerStates : public ::testing::Test {
   Link& from_stage() { return *links_.back(); }
   // Prepares and runs the worker with `blocks` pages of `size` positions.
   void Run(uint64_t number, uint32_t blocks = 8, int size = 4) {
-    control().Prepare({.plan = PlanOf(number),
-                       .stage = 0,
-                       .block_size = size,
-                       .memory = {.units = {blocks}},
-                       .kv_type = KvType::kF32});
+    control().Apply(PrepareChange({.plan = PlanOf(number),
+                                   .stage = 0,
+                                   .block_size = size,
+                                   .memory = {.units = {blocks}},
+                                   .kv_type = KvType::kF32}));
     WireEnds(number);
     ASSERT_EQ(Next(number), "ready");
-    control().Commit(E(number));
+    control().Apply({ChangeVerb::kCommit, E(number)});
     ASSERT_EQ(Next(number), "committed");
   }
   // Sends a step over the first stage's link.
@@ -112,10 +112,10 @@ class WorkerStates : public ::testing::Test {
       if (!event) return "nothing";
       if (std::holds_alternative<StageProgress>(event->what)) continue;
       EXPECT_EQ(event->epoch.number, number);
-      if (std::holds_alternative<StageReady>(event->what)) return "ready";
-      if (std::holds_alternative<StageMoved>(event->what)) return "moved";
-      if (std::holds_alternative<StageCommitted>(event->what)) return "committed";
-      if (std::holds_alternative<StageAborted>(event->what)) return "aborted";
+      if (event->AnswerTo(ChangeVerb::kPrepare) != nullptr) return "ready";
+      if (event->AnswerTo(ChangeVerb::kMove) != nullptr) return "moved";
+      if (event->AnswerTo(ChangeVerb::kCommit) != nullptr) return "committed";
+      if (event->AnswerTo(ChangeVerb::kAbort) != nullptr) return "aborted";
       return "fault: " + Message(std::get<StageFault>(event->what).status);
     }
   }
