@@ -18,7 +18,11 @@
 #include "coordinator/grammar/gbnf.h"
 #include "coordinator/grammar/json_schema.h"
 #include "coordinator/grammar/regex.h"
+#include "coordinator/grammar/source.h"
+#include "coordinator/grammar/tool_calls.h"
 #include "fmt/core.h"
+#include "model/answer_format.h"
+#include "model/marked_text.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -71,6 +75,7 @@ class Checker {
       : json_{.formats = !options.no_formats, .any_order = !options.ordered}, trie_(std::move(trie)) {}
 
   const grammar::JsonOptions& json_options() const { return json_; }
+  const grammar::TokenTrie& trie() const { return *trie_; }
   const Times& times() const { return times_; }
 
   // {"accepted": [...], ...} or {"refused": ...}. first_wrong: where the last text that isn't accepted stops.
@@ -157,20 +162,82 @@ StatusOr<Make> FromFlags(const GrammarCheckOptions& o, const grammar::JsonOption
   return Make();
 }
 
+bool HasControl(const grammar::TokenTrie& trie, const std::string& name) {
+  const std::string marked = MarkedControl(name);
+  const TokenId token = trie.Longest(marked);
+  return token >= 0 && trie.piece(token) == marked;
+}
+
+// Calls of tools: the fields of chat completions, and the name of the form in which the model writes calls. Markers
+// that are no control tokens of the vocabulary are text. Throws what boost::json throws where a field has another type.
+StatusOr<grammar::Source> CallsOf(const json::object& line, const grammar::TokenTrie& trie) {
+  const std::string name(line.at("format").as_string());
+  const ToolFormat* form = ToolFormatNamed(name);
+  if (form == nullptr) return InvalidArgument("no form of calls has the name \"{}\"", name);
+  AnswerFormat format = AnswerFormatOf(*form, "");
+  std::erase_if(format.controls, [&](const AnswerFormat::Control& c) { return !HasControl(trie, c.text); });
+  const auto flag = [&](const char* field) {
+    const json::value* value = line.if_contains(field);
+    return value == nullptr || value->as_bool();
+  };
+  const json::value* choice = line.if_contains("tool_choice");
+  grammar::ToolCalls calls;
+  calls.required = choice != nullptr && choice->as_string() == "required";
+  calls.parallel = flag("parallel_tool_calls");
+  for (const json::value& tool : line.at("tools").as_array()) {
+    const json::value* function = tool.as_object().if_contains("function");
+    const json::object& declared = function == nullptr ? tool.as_object() : function->as_object();
+    const json::value* parameters = declared.if_contains("parameters");
+    calls.tools.push_back({.name = std::string(declared.at("name").as_string()),
+                           .parameters = parameters == nullptr ? "{}" : json::serialize(*parameters),
+                           .strict = flag("strict")});
+  }
+  return grammar::ToolCallSource(calls, format);
+}
+
+StatusOr<Make> FromTools(const std::string& text, const grammar::TokenTrie& trie) {
+  try {
+    json::parse_options deep;
+    deep.max_depth = 1024;
+    GYRE_ASSIGN_OR_RETURN(grammar::Source source, CallsOf(json::parse(text, {}, deep).as_object(), trie));
+    return Make([source = std::move(source)] { return grammar::ReadSource(source); });
+  } catch (const std::exception& e) {
+    return InvalidArgument("\"tools\", \"format\" and what goes with them have another form: {}", e.what());
+  }
+}
+
 // The grammar that a line names, or else the flags'.
-StatusOr<Make> FromLine(const JsonTree& line, const Make& flags, const grammar::JsonOptions& options) {
+StatusOr<Make> FromLine(const JsonTree& line, const std::string& text, const Make& flags, const Checker& checker) {
+  if (line.Find("tools") != nullptr) return FromTools(text, checker.trie());
+  const grammar::JsonOptions& options = checker.json_options();
   if (const JsonTree* schema = line.Find("schema")) {
     return Make([schema, options] { return grammar::JsonSchemaGrammar(*schema, options); });
   }
   for (const char* field : {"pattern", "grammar"}) {
-    const JsonTree* text = line.Find(field);
-    if (text == nullptr) continue;
-    if (!text->Is(JsonKind::kString)) return InvalidArgument("expected a text as \"{}\"", field);
-    if (field == std::string_view("pattern")) return Make([text] { return grammar::RegexGrammar(text->text); });
-    return Make([text] { return grammar::GbnfGrammar(text->text); });
+    const JsonTree* written = line.Find(field);
+    if (written == nullptr) continue;
+    if (!written->Is(JsonKind::kString)) return InvalidArgument("expected a text as \"{}\"", field);
+    if (field == std::string_view("pattern")) return Make([written] { return grammar::RegexGrammar(written->text); });
+    return Make([written] { return grammar::GbnfGrammar(written->text); });
   }
-  if (flags == nullptr) return InvalidArgument("expected \"schema\", \"pattern\" or \"grammar\"");
+  if (flags == nullptr) return InvalidArgument("expected \"schema\", \"pattern\", \"grammar\" or \"tools\"");
   return flags;
+}
+
+// A text, or a list of texts and of {"control": NAME}.
+StatusOr<std::string> TextOf(const JsonTree& value, const grammar::TokenTrie& trie) {
+  if (value.Is(JsonKind::kString)) return value.text;
+  std::string text;
+  if (!value.Is(JsonKind::kArray)) return InvalidArgument("expected a list of texts as \"texts\"");
+  for (const JsonTree& part : value.items) {
+    const JsonTree* control = part.Is(JsonKind::kObject) ? part.Find("control") : nullptr;
+    const JsonTree& written = control == nullptr ? part : *control;
+    if (!written.Is(JsonKind::kString)) {
+      return InvalidArgument("a part of a text is a text or has a \"control\"");
+    }
+    text += control != nullptr && HasControl(trie, written.text) ? MarkedControl(written.text) : written.text;
+  }
+  return text;
 }
 
 Status CheckLines(Checker* checker, const Make& flags) {
@@ -181,14 +248,15 @@ Status CheckLines(Checker* checker, const Make& flags) {
     const std::string where = fmt::format("line {}", number);
     const StatusOr<JsonTree> tree = grammar::ReadJson(line, 1024);
     if (!tree.ok()) return Annotate(tree.status(), where);
-    const StatusOr<Make> make = FromLine(*tree, flags, checker->json_options());
+    const StatusOr<Make> make = FromLine(*tree, line, flags, *checker);
     if (!make.ok()) return Annotate(make.status(), where);
     std::vector<std::string> texts;
     if (const JsonTree* list = tree->Find("texts")) {
       if (!list->Is(JsonKind::kArray)) return InvalidArgument("{}: expected a list of texts as \"texts\"", where);
-      for (const JsonTree& text : list->items) {
-        if (!text.Is(JsonKind::kString)) return InvalidArgument("{}: expected a list of texts as \"texts\"", where);
-        texts.push_back(text.text);
+      for (const JsonTree& item : list->items) {
+        StatusOr<std::string> text = TextOf(item, checker->trie());
+        if (!text.ok()) return Annotate(text.status(), where);
+        texts.push_back(*std::move(text));
       }
     }
     std::string wrong;

@@ -52,7 +52,7 @@ Action AddGrammarCheck(CLI::App* app) {
   schema->excludes(regex)->excludes(gbnf);
   regex->excludes(gbnf);
   app->add_flag("--jsonl", o->jsonl,
-                "read one {\"schema\" | \"pattern\" | \"grammar\": ..., \"texts\": [...]} per line, write one "
+                "read one {\"schema\" | \"pattern\" | \"grammar\" | \"tools\": ..., \"texts\": [...]} per line, write one "
                 "{\"accepted\": [...]} or {\"refused\": ...} per line");
   app->add_flag("--ordered", o->ordered, "take members only in the order of a schema's \"properties\"");
   app->add_flag("--no-formats", o->no_formats, "read a schema's \"format\" as an annotation");

@@ -1,12 +1,13 @@
 #include "model/tool_reader.h"
 
 #include <algorithm>
-#include <coroutine>
 #include <optional>
 #include <utility>
 
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
+#include "model/call_deltas.h"
+#include "model/held_text.h"
 #include "model/json_scanner.h"
 #include "model/marked_text.h"
 #include "model/reading.h"
@@ -19,30 +20,17 @@ namespace json = boost::json;
 
 using Kind = AnswerDelta::Kind;
 
-constexpr size_t kLongestName = 256;
 constexpr size_t kNone = std::string_view::npos;
-
-bool IsNameByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-         c == '.' || c == ':' || c == '/';
-}
-
-// How many bytes at the beginning are the same.
-size_t Common(std::string_view a, std::string_view b) {
-  size_t n = 0;
-  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
-  return n;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kJsonSpace), text.size()));
-  return text.substr(0, text.find_last_not_of(kJsonSpace) + 1);
-}
 
 // GCC 12 takes no lists in braces behind co_await.
 template <typename... T>
 std::vector<std::string> AnyOf(const T&... texts) {
   return {std::string(texts)...};
+}
+
+bool IsJsonForm(ToolForm form) {
+  return form != ToolForm::kXmlParameters && form != ToolForm::kArgKeys && form != ToolForm::kInvoke &&
+         form != ToolForm::kBraces && form != ToolForm::kPythonic && form != ToolForm::kTaggedPythonic;
 }
 
 }  // namespace
@@ -56,10 +44,9 @@ class ToolReader::Calls {
         form_(format.tools->form),
         tools_(std::move(tools)),
         open_(Marked(format.tools->open)),
-        close_(Marked(format.tools->close)) {
+        close_(Marked(format.tools->close)),
+        call_(IsJsonForm(form_)) {
     for (const char* inner : format.tools->inner) inner_.push_back(Marked(inner));
-    begun_.json = form_ != ToolForm::kXmlParameters && form_ != ToolForm::kArgKeys && form_ != ToolForm::kInvoke &&
-                  form_ != ToolForm::kBraces && form_ != ToolForm::kPythonic && form_ != ToolForm::kTaggedPythonic;
     starts_ = form_ == ToolForm::kLlamaJson || form_ == ToolForm::kPythonic || form_ == ToolForm::kRecipient;
     // The other ones have their calls at the beginning of the answer alone.
     if (form_ == ToolForm::kHarmony || form_ == ToolForm::kLlamaJson || form_ == ToolForm::kPythonic)
@@ -74,42 +61,22 @@ class ToolReader::Calls {
     if (piece.reasoning) return Add(Kind::kReasoning, Unmarked(piece.text));
     if (piece.call != message_) starts_ = true;
     message_ = piece.call;
-    held_ += piece.text;
+    text_.Append(piece.text);
     Read();
   }
 
   void Finish(bool cut, std::vector<AnswerDelta>* out) {
     out_ = out;
     cut_ = cut;
-    ended_ = true;
+    text_.End();
     Read();
     if (!called_) Add(Kind::kContent, space_);
     space_.clear();
   }
 
-  const Begun& begun() const { return begun_; }
+  const Begun& begun() const { return call_.begun(); }
 
  private:
-  // Waits until `tried` has a value.
-  template <typename F>
-  class Waiter {
-   public:
-    Waiter(Calls* calls, F tried) : calls_(calls), tried_(std::move(tried)) {}
-    bool await_ready() {
-      got_ = tried_();
-      return got_.has_value();
-    }
-    void await_suspend(std::coroutine_handle<>) {
-      calls_->retry_ = [this] { return await_ready(); };
-    }
-    auto await_resume() { return *std::move(got_); }
-
-   private:
-    Calls* calls_;
-    F tried_;
-    std::invoke_result_t<F&> got_;
-  };
-
   std::string Marked(std::string_view marker) const {
     std::string out;
     while (!marker.empty()) {
@@ -142,208 +109,83 @@ class ToolReader::Calls {
     space_ = text.substr(last + 1);
   }
 
-  // The call that is read: nothing is given out before it is certain.
-  void Begin(std::string_view name) {
-    known_ = tools_.contains(name);
-    begun_.complete = arguments_ = 0;
-    begun_.key.clear();
-    begun_.value.clear();
-    name_ = name;
-    open_call_ = known_;
-    if (known_) pending_.push_back({.kind = Kind::kCall, .text = std::string(name)});
-  }
-  void Arguments(std::string_view text) {
-    if (!known_ || text.empty()) return;
-    arguments_ += text.size();
-    if (pending_.empty() || pending_.back().kind != Kind::kArguments) {
-      pending_.push_back({.kind = Kind::kArguments, .text = {}});
-    }
-    pending_.back().text += text;
-  }
-  void End() {
-    if (open_call_) pending_.push_back({.kind = Kind::kCallEnd, .text = {}});
-    open_call_ = false;
-  }
+  void Begin(std::string_view name) { call_.Begin(name, tools_.contains(name)); }
   void Flush() {
-    for (const AnswerDelta& delta : pending_) {
+    for (const AnswerDelta& delta : call_.Take()) {
       if (delta.kind == Kind::kCall) {
         space_.clear();
         called_ = true;
       }
       Add(delta.kind, delta.text);
     }
-    pending_.clear();
   }
   // What was read is a call, with its markers; or, of an unknown tool, text.
   void Settle() {
-    End();
-    if (known_) {
+    call_.End();
+    if (call_.known()) {
       Flush();
     } else {
-      AddContent(std::string_view(held_).substr(0, pos_));
+      AddContent(text_.taken());
     }
-    known_ = true;
+    call_.Forget();
     committed_ = false;
-    failed_at_ = 0;
+    text_.ForgetFailure();
     settled_ = true;
-    Forget();
+    text_.Forget();
   }
-  void Forget() {
-    held_.erase(0, pos_);
-    pos_ = 0;
-  }
-
-  // ---- The members of arguments whose form is not JSON
 
   bool IsText(std::string_view key) const {
-    const auto tool = tools_.find(name_);
+    const auto tool = tools_.find(call_.name());
     return tool != tools_.end() && tool->second.contains(key);
   }
-  void BeginMember(std::string_view key) {
-    begun_.key = key;
-    begun_.value.clear();
-  }
-  std::string MemberBegin() const { return (arguments_ == 0 ? "{" : ", ") + JsonQuoted(begun_.key) + ": "; }
-  void EndMember() {
-    begun_.complete = arguments_;
-    begun_.key.clear();
-    begun_.value.clear();
-  }
-  void Member(std::string_view json_value) {
-    Arguments(MemberBegin() + std::string(json_value));
-    EndMember();
-  }
-  void EndMembers() { Arguments(arguments_ == 0 ? "{}" : "}"); }
 
   // ---- What a form waits for
 
-  template <typename F>
-  Waiter<F> Wait(F tried) {
-    return Waiter<F>(this, std::move(tried));
-  }
-  std::string_view Rest() const { return std::string_view(held_).substr(pos_); }
-  bool RanOut() {
-    ran_out_ = true;
-    return false;
-  }
-  // The byte at this place shows that the form does not fit.
-  bool Fails(size_t at) {
-    failed_at_ = std::max(failed_at_, at);
-    return false;
-  }
   // Whether the call is given out, however wrong it is from this place on: it does not depend on how the text is cut.
   bool CommittedAt(size_t at) {
-    committed_ |= known_ && !pending_.empty() && at > kHeldCall;
+    committed_ |= call_.known() && call_.waiting() && at > kHeldCall;
     return committed_;
   }
 
-  // Takes the text, if it stands here.
-  auto Literal(std::string text) {
-    return Wait([this, text = std::move(text)]() -> std::optional<bool> {
-      const std::string_view rest = Rest();
-      if (rest.starts_with(text)) {
-        pos_ += text.size();
-        return true;
-      }
-      if (!std::string_view(text).starts_with(rest)) return Fails(pos_ + Common(text, rest));
-      if (ended_) return RanOut();
-      return std::nullopt;
-    });
-  }
-  auto Space() {
-    return Wait([this]() -> std::optional<bool> {
-      while (pos_ < held_.size() && IsJsonSpace(held_[pos_])) ++pos_;
-      if (pos_ == held_.size() && !ended_) return std::nullopt;
-      return true;
-    });
-  }
-  // The next byte, which stays; 0: the answer ends here.
-  auto Next() {
-    return Wait([this]() -> std::optional<char> {
-      if (pos_ < held_.size()) return held_[pos_];
-      if (!ended_) return std::nullopt;
-      RanOut();
-      return '\0';
-    });
-  }
-  // Takes a name up to one of the delimiters, which stays. "": there is none.
-  auto Name(std::vector<std::string> delimiters, bool any = false) {
-    return Wait([this, any, delimiters = std::move(delimiters)]() -> std::optional<std::string> {
-      const std::string_view rest = Rest();
-      size_t end = kNone;
-      for (const std::string& delimiter : delimiters) end = std::min(end, rest.find(delimiter));
-      if (end == kNone && !ended_ && rest.size() < kLongestName) {
-        // A name has no other bytes, so that a text is known as one early.
-        const size_t bad = FirstBad(rest, any, delimiters);
-        if (bad == kNone) return std::nullopt;
-        Fails(pos_ + bad);
-        return std::string();
-      }
-      if (end == kNone || end > kLongestName) {
-        const size_t bad = FirstBad(rest, any, delimiters);
-        if (end == kNone && bad == kNone && rest.size() < kLongestName) RanOut();
-        Fails(pos_ + std::min({bad, rest.size(), kLongestName - 1}));
-        return std::string();
-      }
-      const std::string_view name = rest.substr(0, end);
-      if (const size_t bad = FirstBad(name, any, {}); bad != kNone) {
-        Fails(pos_ + bad);
-        return std::string();
-      }
-      pos_ += end;
-      return std::string(any ? name : Trimmed(name));
-    });
-  }
-  // The first byte of `text` that a name can't have, unless it begins a delimiter at the end.
-  static size_t FirstBad(std::string_view text, bool any, const std::vector<std::string>& delimiters) {
-    size_t begun = 0;
-    for (const std::string& delimiter : delimiters) begun = std::max(begun, BegunAtEnd(text, delimiter));
-    const std::string_view sure = text.substr(0, text.size() - begun);
-    for (size_t i = 0; i < sure.size(); ++i) {
-      const char c = sure[i];
-      if (c == kMarkBegin || (!any && !IsNameByte(c) && !IsJsonSpace(c))) return i;
-    }
-    return kNone;
-  }
   // Takes arguments that are a JSON object. Nothing before `close` is one without members.
   auto Json(std::string close) {
-    return Wait([this, close = std::move(close), scanner = JsonScanner(options_.names_may_repeat),
-                 raw = false]() mutable -> std::optional<bool> {
+    return text_.Wait([this, close = std::move(close), scanner = JsonScanner(options_.names_may_repeat),
+                       raw = false]() mutable -> std::optional<bool> {
       if (raw) return Raw(close);
       if (scanner.expects() == JsonScanner::Expects::kValue && scanner.depth() == 0) {
-        const std::string_view rest = Rest();
-        if ((!close.empty() && rest.starts_with(close)) || (rest.empty() && ended_ && !cut_)) {
-          Arguments("{}");
+        const std::string_view rest = text_.rest();
+        if ((!close.empty() && rest.starts_with(close)) || (rest.empty() && text_.ended() && !cut_)) {
+          call_.Arguments("{}");
           return true;
         }
-        if (!ended_ && !close.empty() && std::string_view(close).starts_with(rest)) return std::nullopt;
-        if (!rest.empty() && rest[0] != '{') return Fails(pos_);
+        if (!text_.ended() && !close.empty() && std::string_view(close).starts_with(rest)) return std::nullopt;
+        if (!rest.empty() && rest[0] != '{') return text_.Fails(text_.at());
       }
-      const size_t first = pos_;
+      const size_t first = text_.at();
       auto state = JsonScanner::State::kMore;
-      while (pos_ < held_.size() && state == JsonScanner::State::kMore) {
-        state = scanner.Feed(held_[pos_]);
-        if (state != JsonScanner::State::kWrong) ++pos_;
+      while (!text_.rest().empty() && state == JsonScanner::State::kMore) {
+        state = scanner.Feed(text_.rest()[0]);
+        if (state != JsonScanner::State::kWrong) text_.Skip(1);
       }
-      Arguments(std::string_view(held_).substr(first, pos_ - first));
+      call_.Arguments(text_.taken().substr(first));
       if (state == JsonScanner::State::kDone) return true;
       if (state == JsonScanner::State::kWrong) {
-        if (!CommittedAt(pos_)) return false;
+        if (!CommittedAt(text_.at())) return false;
         raw = true;
         return Raw(close);
       }
-      if (ended_) return RanOut();
+      if (text_.ended()) return text_.RanOut();
       return std::nullopt;
     });
   }
   // The rest of a call that was given out and is wrong.
   std::optional<bool> Raw(const std::string& close) {
-    const std::string_view rest = Rest();
+    const std::string_view rest = text_.rest();
     const size_t end = close.empty() ? kNone : rest.find(close);
-    const size_t sure = end != kNone ? end : rest.size() - (ended_ ? 0 : BegunAtEnd(rest, close));
-    Arguments(Unmarked(rest.substr(0, sure)));
-    pos_ += sure;
-    if (end != kNone || ended_) return true;
+    const size_t sure = end != kNone ? end : rest.size() - (text_.ended() ? 0 : BegunAtEnd(rest, close));
+    call_.Arguments(Unmarked(rest.substr(0, sure)));
+    text_.Skip(sure);
+    if (end != kNone || text_.ended()) return true;
     return std::nullopt;
   }
 
@@ -358,9 +200,9 @@ class ToolReader::Calls {
   static bool IsNameKey(std::string_view key) { return key == "name" || key == "tool_name"; }
   static bool IsArgumentsKey(std::string_view key) { return key == "arguments" || key == "parameters"; }
   void MayBegin(Object* o) {
-    if (!o->has_name || !o->has_arguments || open_call_ || !known_) return;
+    if (!o->has_name || !o->has_arguments || call_.open() || !call_.known()) return;
     Begin(o->name);
-    Arguments(o->kept);
+    call_.Arguments(o->kept);
     o->kept.clear();
   }
   JsonScanner::State Byte(char c, Object* o) {
@@ -377,7 +219,7 @@ class ToolReader::Calls {
     if (value && IsNameKey(o->key) && c != '"') return State::kWrong;
     const State state = s.Feed(c);
     if (state == State::kWrong) return state;
-    if (o->in_arguments) (open_call_ || !known_ ? taken_ : o->kept) += c;
+    if (o->in_arguments) (call_.open() || !call_.known() ? taken_ : o->kept) += c;
     if (s.depth() != 1) return state;
     if (s.expects() == Expects::kColon) o->key = s.string();
     if (colon && IsArgumentsKey(o->key)) {
@@ -395,22 +237,22 @@ class ToolReader::Calls {
     return state;
   }
   auto CallObject() {
-    return Wait([this, o = Object(options_.names_may_repeat)]() mutable -> std::optional<bool> {
+    return text_.Wait([this, o = Object(options_.names_may_repeat)]() mutable -> std::optional<bool> {
       if (o.raw) return Raw(close_);
       auto state = JsonScanner::State::kMore;
-      while (pos_ < held_.size() && state == JsonScanner::State::kMore) {
-        state = Byte(held_[pos_], &o);
-        if (state != JsonScanner::State::kWrong) ++pos_;
+      while (!text_.rest().empty() && state == JsonScanner::State::kMore) {
+        state = Byte(text_.rest()[0], &o);
+        if (state != JsonScanner::State::kWrong) text_.Skip(1);
       }
-      Arguments(taken_);
+      call_.Arguments(taken_);
       taken_.clear();
       if (state == JsonScanner::State::kDone) return o.has_name && o.has_arguments;
       if (state == JsonScanner::State::kWrong) {
-        if (!CommittedAt(pos_)) return false;
+        if (!CommittedAt(text_.at())) return false;
         o.raw = true;
         return Raw(close_);
       }
-      if (ended_) return RanOut();
+      if (text_.ended()) return text_.RanOut();
       return std::nullopt;
     });
   }
@@ -418,23 +260,23 @@ class ToolReader::Calls {
   // Takes the value of the member that was begun, up to `close` with one of `follows` behind it. `lines`: a line feed
   // before it belongs to the form. `text`: it is one, whatever it looks like.
   auto Value(std::string close, std::vector<std::string> follows, bool lines, bool text) {
-    return Wait([this, close = std::move(close), follows = std::move(follows), lines, text,
-                 begun = false]() mutable -> std::optional<bool> {
-      if (text && !begun) Arguments(MemberBegin() + '"');
+    return text_.Wait([this, close = std::move(close), follows = std::move(follows), lines, text,
+                       begun = false]() mutable -> std::optional<bool> {
+      if (text && !begun) call_.Arguments(call_.MemberBegin() + '"');
       begun = true;
       for (;;) {
-        const std::string_view rest = Rest();
+        const std::string_view rest = text_.rest();
         const size_t end = rest.find(close);
         if (end == kNone) {
-          if (ended_) {
+          if (text_.ended()) {
             TakeValue(rest.size(), text);
-            return RanOut();
+            return text_.RanOut();
           }
           TakeValue(Sure(rest, rest.size() - BegunAtEnd(rest, close), lines), text);
           return std::nullopt;
         }
         const Follows next = FollowsAt(rest.substr(end + close.size()), follows);
-        if (next == Follows::kMore && !ended_) {
+        if (next == Follows::kMore && !text_.ended()) {
           TakeValue(Sure(rest, end, lines), text);
           return std::nullopt;
         }
@@ -444,12 +286,12 @@ class ToolReader::Calls {
         }
         const size_t size = Sure(rest, end, lines);
         TakeValue(size, text);
-        pos_ += end - size + close.size();
+        text_.Skip(end - size + close.size());
         if (text) {
-          Arguments("\"");
-          EndMember();
+          call_.Arguments("\"");
+          call_.EndMember();
         } else {
-          Member(JsonOrText(begun_.value, options_.names_may_repeat));
+          call_.Member(JsonOrText(call_.begun().value, options_.names_may_repeat));
         }
         return true;
       }
@@ -459,10 +301,10 @@ class ToolReader::Calls {
     return lines && size > 0 && rest[size - 1] == '\n' ? size - 1 : size;
   }
   void TakeValue(size_t size, bool text) {
-    const std::string_view taken = Rest().substr(0, size);
-    if (text) Arguments(JsonEscaped(Unmarked(taken)));
-    begun_.value += taken;
-    pos_ += size;
+    const std::string_view taken = text_.rest().substr(0, size);
+    if (text) call_.Arguments(JsonEscaped(Unmarked(taken)));
+    call_.AddToValue(taken);
+    text_.Skip(size);
   }
   enum class Follows { kYes, kNo, kMore };
   static Follows FollowsAt(std::string_view rest, const std::vector<std::string>& follows) {
@@ -477,62 +319,49 @@ class ToolReader::Calls {
   }
   // The same for a literal of Python, or one of Gemma's form if there is a quote.
   auto Value(const std::string* quote) {
-    return Wait([this, quote,
-                 end = quote == nullptr ? LiteralEnd() : LiteralEnd(*quote)]() mutable -> std::optional<bool> {
-      const std::string_view rest = Rest();
+    return text_.Wait([this, quote,
+                       end = quote == nullptr ? LiteralEnd() : LiteralEnd(*quote)]() mutable -> std::optional<bool> {
+      const std::string_view rest = text_.rest();
       const size_t size = end.Find(rest);
       if (size == kNone) {
-        if (!ended_) return std::nullopt;
-        begun_.value = Unmarked(rest);
-        pos_ = held_.size();
-        return RanOut();
+        if (!text_.ended()) return std::nullopt;
+        call_.AddToValue(Unmarked(rest));
+        text_.MoveTo(text_.size());
+        return text_.RanOut();
       }
       const std::string_view written = rest.substr(0, size);
       const std::optional<std::string> value = quote == nullptr ? PythonToJson(written) : BracesToJson(*quote, written);
-      if (!value) return Fails(pos_ + size);
-      pos_ += size;
-      Member(*value);
+      if (!value) return text_.Fails(text_.at() + size);
+      text_.Skip(size);
+      call_.Member(*value);
       return true;
     });
   }
-  // The marker behind a call; or the answer ends before it, or in it.
-  auto Close() {
-    return Wait([this]() -> std::optional<bool> {
-      const std::string_view rest = Rest();
-      if (rest.starts_with(close_)) {
-        pos_ += close_.size();
-        return true;
-      }
-      if (!std::string_view(close_).starts_with(rest)) return Fails(pos_ + Common(close_, rest));
-      if (!ended_) return std::nullopt;
-      pos_ = held_.size();
-      return true;
-    });
-  }
+  auto Close() { return text_.Close(close_); }
 
   // ---- The forms
 
   Reading Jsons() {
-    if (!co_await Literal(open_)) co_return false;
-    co_await Space();
-    if (co_await Next() != '[') {
+    if (!co_await text_.Literal(open_)) co_return false;
+    co_await text_.Space();
+    if (co_await text_.Next() != '[') {
       if (!co_await CallObject()) co_return false;
-      co_await Space();
+      co_await text_.Space();
       if (!close_.empty() && !co_await Close()) co_return false;
       Settle();
       co_return true;
     }
-    ++pos_;
+    text_.Skip(1);
     for (bool first = true;; first = false) {
-      co_await Space();
-      if (co_await Literal("]")) break;
-      if (!first && !co_await Literal(",")) co_return false;
-      co_await Space();
+      co_await text_.Space();
+      if (co_await text_.Literal("]")) break;
+      if (!first && !co_await text_.Literal(",")) co_return false;
+      co_await text_.Space();
       if (!co_await CallObject()) co_return false;
       Settle();
     }
     if (!close_.empty()) {
-      co_await Space();
+      co_await text_.Space();
       co_await Close();
     }
     Settle();
@@ -540,23 +369,23 @@ class ToolReader::Calls {
   }
 
   Reading XmlParameters() {
-    if (!co_await Literal(open_)) co_return false;
-    co_await Space();
-    if (!co_await Literal("<function=")) co_return false;
-    Begin(co_await Name(AnyOf(">")));
-    if (!co_await Literal(">")) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
+    co_await text_.Space();
+    if (!co_await text_.Literal("<function=")) co_return false;
+    Begin(co_await text_.Name(AnyOf(">")));
+    if (!co_await text_.Literal(">")) co_return false;
     for (;;) {
-      co_await Space();
-      if (co_await Literal("</function>")) break;
-      if (!co_await Literal("<parameter=")) co_return false;
-      BeginMember(co_await Name(AnyOf(">"), true));
-      if (!co_await Literal(">")) co_return false;
-      co_await Literal("\n");
-      const bool value = co_await Value("</parameter>", AnyOf("<parameter=", "</function>"), true, IsText(begun_.key));
+      co_await text_.Space();
+      if (co_await text_.Literal("</function>")) break;
+      if (!co_await text_.Literal("<parameter=")) co_return false;
+      call_.BeginMember(co_await text_.Name(AnyOf(">"), true));
+      if (!co_await text_.Literal(">")) co_return false;
+      co_await text_.Literal("\n");
+      const bool value = co_await Value("</parameter>", AnyOf("<parameter=", "</function>"), true, IsText(begun().key));
       if (!value) co_return false;
     }
-    EndMembers();
-    co_await Space();
+    call_.EndMembers();
+    co_await text_.Space();
     if (!co_await Close()) co_return false;
     Settle();
     co_return true;
@@ -564,24 +393,24 @@ class ToolReader::Calls {
 
   Reading ArgKeys() {
     const std::string key = inner_[0], key_end = inner_[1], value = inner_[2], value_end = inner_[3];
-    if (!co_await Literal(open_)) co_return false;
-    Begin(co_await Name(AnyOf("\n", key, close_)));
+    if (!co_await text_.Literal(open_)) co_return false;
+    Begin(co_await text_.Name(AnyOf("\n", key, close_)));
     for (;;) {
-      co_await Space();
-      if (co_await Literal(key)) {
-        BeginMember(co_await Name(AnyOf(key_end), true));
-        if (!co_await Literal(key_end)) co_return false;
-        co_await Space();
-        if (!co_await Literal(value)) co_return false;
-        const bool taken = co_await Value(value_end, AnyOf(key, close_), false, IsText(begun_.key));
+      co_await text_.Space();
+      if (co_await text_.Literal(key)) {
+        call_.BeginMember(co_await text_.Name(AnyOf(key_end), true));
+        if (!co_await text_.Literal(key_end)) co_return false;
+        co_await text_.Space();
+        if (!co_await text_.Literal(value)) co_return false;
+        const bool taken = co_await Value(value_end, AnyOf(key, close_), false, IsText(begun().key));
         if (!taken) co_return false;
-      } else if (co_await Literal(close_)) {
+      } else if (co_await text_.Literal(close_)) {
         break;
       } else {
         co_return false;
       }
     }
-    EndMembers();
+    call_.EndMembers();
     Settle();
     co_return true;
   }
@@ -591,30 +420,30 @@ class ToolReader::Calls {
     const std::string in = inner_.empty() ? "" : inner_[0];
     const std::string parameter = "<" + in + "parameter", parameter_end = "</" + in + "parameter>";
     const std::string invoke_end = "</" + in + "invoke>";
-    if (!co_await Literal(open_)) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
     for (;;) {
-      co_await Space();
-      if (co_await Literal(close_)) break;
-      if (!co_await Literal("<" + in + "invoke name=\"")) co_return ended_&& settled_;
-      Begin(co_await Name(AnyOf("\"")));
-      if (!co_await Literal("\">")) co_return false;
+      co_await text_.Space();
+      if (co_await text_.Literal(close_)) break;
+      if (!co_await text_.Literal("<" + in + "invoke name=\"")) co_return text_.ended() && settled_;
+      Begin(co_await text_.Name(AnyOf("\"")));
+      if (!co_await text_.Literal("\">")) co_return false;
       for (;;) {
-        co_await Space();
-        if (co_await Literal(invoke_end)) break;
-        if (!co_await Literal(parameter + " name=\"")) co_return false;
-        BeginMember(co_await Name(AnyOf("\""), true));
-        if (!co_await Literal("\"")) co_return false;
-        bool text = IsText(begun_.key);
-        if (co_await Literal(" string=\"")) {
-          const std::string is_text = co_await Name(AnyOf("\""));
+        co_await text_.Space();
+        if (co_await text_.Literal(invoke_end)) break;
+        if (!co_await text_.Literal(parameter + " name=\"")) co_return false;
+        call_.BeginMember(co_await text_.Name(AnyOf("\""), true));
+        if (!co_await text_.Literal("\"")) co_return false;
+        bool text = IsText(begun().key);
+        if (co_await text_.Literal(" string=\"")) {
+          const std::string is_text = co_await text_.Name(AnyOf("\""));
           text = is_text == "true";
-          if (!co_await Literal("\"")) co_return false;
+          if (!co_await text_.Literal("\"")) co_return false;
         }
-        if (!co_await Literal(">")) co_return false;
+        if (!co_await text_.Literal(">")) co_return false;
         const bool taken = co_await Value(parameter_end, AnyOf(parameter, invoke_end), false, text);
         if (!taken) co_return false;
       }
-      EndMembers();
+      call_.EndMembers();
       Settle();
     }
     Settle();
@@ -623,20 +452,20 @@ class ToolReader::Calls {
 
   Reading Kimi() {
     const std::string begin = inner_[0], arguments = inner_[1], end = inner_[2];
-    if (!co_await Literal(open_)) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
     for (;;) {
-      co_await Space();
-      if (co_await Literal(close_)) break;
-      if (!co_await Literal(begin)) co_return ended_&& settled_;
-      std::string id = co_await Name(AnyOf(arguments));
-      if (!co_await Literal(arguments)) co_return false;
+      co_await text_.Space();
+      if (co_await text_.Literal(close_)) break;
+      if (!co_await text_.Literal(begin)) co_return text_.ended() && settled_;
+      std::string id = co_await text_.Name(AnyOf(arguments));
+      if (!co_await text_.Literal(arguments)) co_return false;
       id.resize(std::min(id.rfind(':'), id.size()));
       if (id.starts_with("functions.")) id.erase(0, 10);
       Begin(id);
-      co_await Space();
+      co_await text_.Space();
       if (!co_await Json(end)) co_return false;
-      co_await Space();
-      if (!co_await Literal(end)) co_return false;
+      co_await text_.Space();
+      if (!co_await text_.Literal(end)) co_return false;
       Settle();
     }
     Settle();
@@ -646,26 +475,26 @@ class ToolReader::Calls {
   Reading DeepSeek() {
     const bool fenced = form_ == ToolForm::kDeepSeekFenced;
     const std::string begin = inner_[0], separator = inner_[1], end = inner_[2];
-    if (!co_await Literal(open_)) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
     for (;;) {
-      co_await Space();
-      if (co_await Literal(close_)) break;
-      if (!co_await Literal(begin)) co_return ended_&& settled_;
-      std::string name = co_await Name(AnyOf(separator));
-      if (!co_await Literal(separator)) co_return false;
+      co_await text_.Space();
+      if (co_await text_.Literal(close_)) break;
+      if (!co_await text_.Literal(begin)) co_return text_.ended() && settled_;
+      std::string name = co_await text_.Name(AnyOf(separator));
+      if (!co_await text_.Literal(separator)) co_return false;
       if (fenced) {  // before the separator stands a type
-        name = co_await Name(AnyOf("\n"));
-        co_await Space();
-        if (!co_await Literal("```json")) co_return false;
+        name = co_await text_.Name(AnyOf("\n"));
+        co_await text_.Space();
+        if (!co_await text_.Literal("```json")) co_return false;
       }
       Begin(name);
-      co_await Space();
+      co_await text_.Space();
       const std::string close = fenced ? "```" : end;
       if (!co_await Json(close)) co_return false;
-      co_await Space();
-      if (fenced && !co_await Literal("```")) co_return false;
-      co_await Space();
-      if (!co_await Literal(end)) co_return false;
+      co_await text_.Space();
+      if (fenced && !co_await text_.Literal("```")) co_return false;
+      co_await text_.Space();
+      if (!co_await text_.Literal(end)) co_return false;
       Settle();
     }
     Settle();
@@ -674,12 +503,12 @@ class ToolReader::Calls {
 
   Reading MistralArgs() {
     const std::string arguments = inner_[0], call_id = inner_[1];
-    if (!co_await Literal(open_)) co_return false;
-    const std::string name = co_await Name(AnyOf(arguments, call_id));
-    if (co_await Literal(call_id)) co_await Name(AnyOf(arguments));
-    if (!co_await Literal(arguments)) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
+    const std::string name = co_await text_.Name(AnyOf(arguments, call_id));
+    if (co_await text_.Literal(call_id)) co_await text_.Name(AnyOf(arguments));
+    if (!co_await text_.Literal(arguments)) co_return false;
     Begin(name);
-    co_await Space();
+    co_await text_.Space();
     if (!co_await Json(open_)) co_return false;
     Settle();
     co_return true;
@@ -687,45 +516,45 @@ class ToolReader::Calls {
 
   Reading Braces() {
     const std::string quote = inner_[0];
-    if (!co_await Literal(open_)) co_return false;
-    co_await Space();
-    if (!co_await Literal("call:")) co_return false;
-    Begin(co_await Name(AnyOf("{")));
-    if (!co_await Literal("{")) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
+    co_await text_.Space();
+    if (!co_await text_.Literal("call:")) co_return false;
+    Begin(co_await text_.Name(AnyOf("{")));
+    if (!co_await text_.Literal("{")) co_return false;
     for (bool first = true;; first = false) {
-      co_await Space();
-      if (co_await Literal("}")) break;
-      if (!first && !co_await Literal(",")) co_return false;
-      co_await Space();
-      const bool quoted = co_await Literal(quote);
+      co_await text_.Space();
+      if (co_await text_.Literal("}")) break;
+      if (!first && !co_await text_.Literal(",")) co_return false;
+      co_await text_.Space();
+      const bool quoted = co_await text_.Literal(quote);
       const std::string key_end = quoted ? quote : ":";
-      BeginMember(co_await Name(AnyOf(key_end), true));
-      if (quoted && !co_await Literal(quote)) co_return false;
-      if (!co_await Literal(":")) co_return false;
-      co_await Space();
+      call_.BeginMember(co_await text_.Name(AnyOf(key_end), true));
+      if (quoted && !co_await text_.Literal(quote)) co_return false;
+      if (!co_await text_.Literal(":")) co_return false;
+      co_await text_.Space();
       bool taken = false;
-      if (co_await Literal(quote)) {
+      if (co_await text_.Literal(quote)) {
         taken = co_await Value(quote, AnyOf(), false, true);
       } else {
         taken = co_await Value(&quote);
       }
       if (!taken) co_return false;
     }
-    EndMembers();
-    co_await Space();
+    call_.EndMembers();
+    co_await text_.Space();
     if (!co_await Close()) co_return false;
     Settle();
     co_return true;
   }
 
   Reading FunctionTag() {
-    if (!co_await Literal(open_)) co_return false;
-    const std::string name = co_await Name(AnyOf(">"));
-    if (!co_await Literal(">")) co_return false;
+    if (!co_await text_.Literal(open_)) co_return false;
+    const std::string name = co_await text_.Name(AnyOf(">"));
+    if (!co_await text_.Literal(">")) co_return false;
     Begin(name);
-    co_await Space();
+    co_await text_.Space();
     if (!co_await Json(close_)) co_return false;
-    co_await Space();
+    co_await text_.Space();
     if (!co_await Close()) co_return false;
     Settle();
     co_return true;
@@ -733,13 +562,13 @@ class ToolReader::Calls {
 
   Reading Recipient() {
     // The prompt ends with the marker of the first one.
-    if (!std::exchange(starts_, false) && !co_await Literal(open_)) co_return false;
-    const std::string name = co_await Name(AnyOf("\n"));
+    if (!std::exchange(starts_, false) && !co_await text_.Literal(open_)) co_return false;
+    const std::string name = co_await text_.Name(AnyOf("\n"));
     if (name != "all" && !tools_.contains(name)) co_return false;
-    if (!co_await Literal("\n")) co_return false;
+    if (!co_await text_.Literal("\n")) co_return false;
     if (name != "all") {
       Begin(name);
-      co_await Space();
+      co_await text_.Space();
       if (!co_await Json("")) co_return false;
     }
     Settle();
@@ -748,98 +577,98 @@ class ToolReader::Calls {
 
   Reading Message() {
     const std::string message = Marked("<|message|>"), call_end = Marked("<|call|>");
-    const size_t end = held_.find(message);  // the header comes as a whole
+    const size_t end = text_.all().find(message);  // the header comes as a whole
     if (end == kNone) co_return false;
-    std::string name = held_.substr(0, end);
+    std::string name(text_.all().substr(0, end));
     name.erase(0, std::min(name.find("to="), name.size() - 3) + 3);
     if (name.starts_with("functions.")) name.erase(0, 10);
     name.resize(std::min(name.find_first_of(std::string(kJsonSpace) + '<' + kMarkBegin), name.size()));
     if (!tools_.contains(name)) co_return false;
-    pos_ = end + message.size();
+    text_.MoveTo(end + message.size());
     Begin(name);
-    co_await Space();
+    co_await text_.Space();
     if (!co_await Json(call_end)) co_return false;
-    co_await Space();
-    if (!co_await Literal(call_end) && co_await Next() != '\0') co_return false;
+    co_await text_.Space();
+    if (!co_await text_.Literal(call_end) && co_await text_.Next() != '\0') co_return false;
     Settle();
     co_return true;
   }
 
   // The whole answer is a call in JSON, or in Python's way.
   Reading Whole() {
-    co_await Space();
-    co_await Literal(open_);
-    co_await Space();
+    co_await text_.Space();
+    co_await text_.Literal(open_);
+    co_await text_.Space();
     bool fits = false, list = false;
-    if (co_await Next() == '{') {
+    if (co_await text_.Next() == '{') {
       fits = co_await CallObject();
       if (!fits) co_return false;
     } else {
-      begun_.json = false;
-      list = co_await Literal("[");
+      call_.SetJson(false);
+      list = co_await text_.Literal("[");
       for (bool first = true;; first = false) {
-        co_await Space();
-        if (list && co_await Literal("]")) break;
+        co_await text_.Space();
+        if (list && co_await text_.Literal("]")) break;
         if (!first && !list) break;
-        if (!first && !co_await Literal(",")) co_return false;
-        co_await Space();
+        if (!first && !co_await text_.Literal(",")) co_return false;
+        co_await text_.Space();
         // A call that is not known makes the whole a text.
-        const std::string name = CalledName(co_await Name(AnyOf("(")));
+        const std::string name = CalledName(co_await text_.Name(AnyOf("(")));
         if (!tools_.contains(name)) co_return false;
-        if (!co_await Literal("(")) co_return false;
+        if (!co_await text_.Literal("(")) co_return false;
         Begin(name);
         for (bool first_value = true;; first_value = false) {
-          co_await Space();
-          if (co_await Literal(")")) break;
-          if (!first_value && !co_await Literal(",")) co_return false;
-          co_await Space();
-          if (co_await Literal(")")) break;
-          BeginMember(co_await Name(AnyOf("=")));
-          if (begun_.key.empty() || !co_await Literal("=")) co_return false;
+          co_await text_.Space();
+          if (co_await text_.Literal(")")) break;
+          if (!first_value && !co_await text_.Literal(",")) co_return false;
+          co_await text_.Space();
+          if (co_await text_.Literal(")")) break;
+          call_.BeginMember(co_await text_.Name(AnyOf("=")));
+          if (begun().key.empty() || !co_await text_.Literal("=")) co_return false;
           fits = co_await Value(nullptr);
           if (!fits) co_return false;
         }
-        EndMembers();
-        End();
+        call_.EndMembers();
+        call_.End();
       }
-      if (begun_.key.empty() && pending_.empty() && !committed_) co_return false;
+      if (begun().key.empty() && !call_.waiting() && !committed_) co_return false;
     }
-    co_await Space();
+    co_await text_.Space();
     if (form_ == ToolForm::kPythonic) co_await Close();
-    co_await Space();
-    if (co_await Next() != '\0') co_return false;
+    co_await text_.Space();
+    if (co_await text_.Next() != '\0') co_return false;
     Settle();
     co_return true;
   }
 
   Reading TaggedPythonic() {
-    if (!co_await Literal(open_)) co_return false;
-    co_await Space();
-    const bool list = co_await Literal("[");
+    if (!co_await text_.Literal(open_)) co_return false;
+    co_await text_.Space();
+    const bool list = co_await text_.Literal("[");
     for (bool first = true;; first = false) {
-      co_await Space();
-      if (list && co_await Literal("]")) break;
+      co_await text_.Space();
+      if (list && co_await text_.Literal("]")) break;
       if (!list && !first && co_await Close()) break;
-      if (list && !first && !co_await Literal(",")) co_return false;
-      co_await Space();
-      const std::string name = CalledName(co_await Name(AnyOf("(")));
-      if (!co_await Literal("(")) co_return false;
+      if (list && !first && !co_await text_.Literal(",")) co_return false;
+      co_await text_.Space();
+      const std::string name = CalledName(co_await text_.Name(AnyOf("(")));
+      if (!co_await text_.Literal("(")) co_return false;
       Begin(name);
       for (bool first_value = true;; first_value = false) {
-        co_await Space();
-        if (co_await Literal(")")) break;
-        if (!first_value && !co_await Literal(",")) co_return false;
-        co_await Space();
-        if (co_await Literal(")")) break;
-        BeginMember(co_await Name(AnyOf("=")));
-        if (begun_.key.empty() || !co_await Literal("=")) co_return false;
+        co_await text_.Space();
+        if (co_await text_.Literal(")")) break;
+        if (!first_value && !co_await text_.Literal(",")) co_return false;
+        co_await text_.Space();
+        if (co_await text_.Literal(")")) break;
+        call_.BeginMember(co_await text_.Name(AnyOf("=")));
+        if (begun().key.empty() || !co_await text_.Literal("=")) co_return false;
         const bool fits = co_await Value(nullptr);
         if (!fits) co_return false;
       }
-      EndMembers();
+      call_.EndMembers();
       Settle();
     }
-    co_await Space();
+    co_await text_.Space();
     if (list) co_await Close();
     Settle();
     co_return true;
@@ -888,17 +717,18 @@ class ToolReader::Calls {
   void Begins(bool at_marker) {
     at_marker_ = at_marker;
     reading_ = Start();
-    known_ = true;
-    committed_ = settled_ = ran_out_ = false;
-    failed_at_ = 0;
+    call_.Forget();
+    text_.Begin();
+    committed_ = settled_ = false;
   }
   // True: there is one, and its reading begins.
   bool FindOpening() {
-    const size_t at = opening_.empty() ? kNone : held_.find(opening_);
-    const size_t begun = ended_ || opening_.empty() ? 0 : BegunAtEnd(held_, opening_);
-    const size_t sure = at != kNone ? at : held_.size() - begun;
-    AddContent(std::string_view(held_).substr(0, sure));
-    held_.erase(0, sure);
+    const std::string_view all = text_.all();
+    const size_t at = opening_.empty() ? kNone : all.find(opening_);
+    const size_t begun = text_.ended() || opening_.empty() ? 0 : BegunAtEnd(all, opening_);
+    text_.MoveTo(at != kNone ? at : all.size() - begun);
+    AddContent(text_.taken());
+    text_.Forget();
     if (at == kNone) return false;
     Begins(true);
     return true;
@@ -906,49 +736,48 @@ class ToolReader::Calls {
   // False: it waits for more text.
   bool GoOn() {
     for (;;) {
-      if (retry_ && !retry_()) {
+      if (text_.Waits()) {
         // A long call is given out as it comes.
-        if (CommittedAt(held_.size())) {
+        if (CommittedAt(text_.size())) {
           Flush();
-          Forget();
+          text_.Forget();
         }
         return false;
       }
-      retry_ = nullptr;
       if (reading_.Go()) return true;
     }
   }
   void EndReading() {
     const bool fits = reading_.fits();
     reading_ = Reading();
-    retry_ = nullptr;
+    text_.StopWaiting();
     starts_ = false;
     if (fits) return;
-    if (!ran_out_) CommittedAt(std::max(failed_at_, pos_));
-    if (cut_ && ran_out_ && !committed_ && known_ && !pending_.empty()) committed_ = true;
+    if (!text_.ran_out()) CommittedAt(std::max(text_.failed_at(), text_.at()));
+    const bool was_cut = cut_ && text_.ran_out();
+    if (was_cut && !committed_ && call_.known() && call_.waiting()) committed_ = true;
     if (committed_) {  // the call goes as far as it was written
-      if (cut_ && ran_out_) {
-        pos_ = held_.size();
+      if (was_cut) {
+        text_.MoveTo(text_.size());
       } else {
-        End();
+        call_.End();
       }
       Flush();
-      open_call_ = false;
-      return Forget();
+      call_.Leave();
+      return text_.Forget();
     }
-    pending_.clear();
-    open_call_ = false;
-    pos_ = at_marker_ && !settled_ ? opening_.size() : 0;
-    if (form_ == ToolForm::kHarmony) pos_ = held_.size();
-    AddContent(std::string_view(held_).substr(0, pos_));
-    Forget();
+    call_.Drop();
+    text_.MoveTo(at_marker_ && !settled_ ? opening_.size() : 0);
+    if (form_ == ToolForm::kHarmony) text_.MoveTo(text_.size());
+    AddContent(text_.taken());
+    text_.Forget();
   }
   // What follows is no part of the message to a tool that is read.
   void EndMessage() {
     if (!reading_) return;
-    ended_ = true;
+    text_.End();
     Read();
-    ended_ = false;
+    text_.End(false);
   }
 
   const Options options_;
@@ -965,24 +794,15 @@ class ToolReader::Calls {
   bool called_ = false;
   int message_ = 0;
 
-  // What is not given out yet; a reading is at pos_.
-  std::string held_;
-  size_t pos_ = 0;
-  bool ended_ = false, cut_ = false;
+  HeldText text_;  // that is not given out yet
+  bool cut_ = false;
   Reading reading_;
-  std::function<bool()> retry_;  // goes on with what the reading waits for
-  bool ran_out_ = false;         // the answer ended in what it waited for
-  bool at_marker_ = false;       // it began with the marker
-  bool settled_ = false;         // it has read a whole call
-  bool committed_ = false;       // the call that it reads is given out as it comes
-  size_t failed_at_ = 0;         // the last byte that did not fit
+  bool at_marker_ = false;  // it began with the marker
+  bool settled_ = false;    // it has read a whole call
 
-  // The call that is read.
-  std::string name_, taken_;
-  std::vector<AnswerDelta> pending_;
-  bool known_ = true, open_call_ = false;
-  size_t arguments_ = 0;  // bytes
-  Begun begun_;
+  CallDeltas call_;
+  bool committed_ = false;  // it is given out as it comes
+  std::string taken_;       // of its arguments, by the object that is read
 };
 
 DeclaredTools DeclareTools(const json::value& tools) {

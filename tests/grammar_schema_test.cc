@@ -150,6 +150,60 @@ TEST(GrammarSchema, ApplicatorsMeanWhatTheySay) {
       Takes(R"({"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true})", "1"));
 }
 
+// A keyword of another draft says nothing, obeyed or broken.
+TEST(GrammarSchema, KeywordsMeanWhatTheirDraftSays) {
+  const auto in = [](const char* draft, const std::string& schema) {
+    const bool old = std::string_view(draft).starts_with("draft-0");
+    return fmt::format(R"({{"$schema": "{}json-schema.org/{}/schema{}", {})", old ? "http://" : "https://",
+                       old ? draft : fmt::format("draft/{}", draft), old ? "#" : "", schema.substr(1));
+  };
+  const char* const all[] = {"draft-04", "draft-06", "draft-07", "2019-09", "2020-12"};
+  struct Case {
+    const char* schema;
+    const char* text;
+    bool taken[5];  // by the drafts
+  };
+  const Case cases[] = {
+      {R"({"type": "integer"})", "1.0", {false, true, true, true, true}},
+      {R"({"type": "integer", "enum": [1, 2]})", "1.0", {false, true, true, true, true}},
+      {R"({"type": ["integer", "string"]})", "1", {true, true, true, true, true}},
+      {R"({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}})",
+       R"(["a", 1])",
+       {false, false, false, false, true}},
+      {R"({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}})",
+       "[1, 1]",
+       {true, true, true, true, false}},
+      {R"({"const": 1})", "2", {true, false, false, false, false}},
+      {R"({"contains": {"type": "null"}})", "[1]", {true, false, false, false, false}},
+      {R"({"contains": {"type": "null"}, "minContains": 2})", "[null]", {true, true, true, false, false}},
+      {R"({"propertyNames": {"maxLength": 1}})", R"({"ab": 1})", {true, false, false, false, false}},
+      {R"({"if": {"type": "null"}, "else": {"type": "string"}})", "1", {true, true, false, false, false}},
+      {R"({"dependentRequired": {"a": ["b"]}})", R"({"a": 1})", {true, true, true, false, false}},
+      {R"({"dependencies": {"a": ["b"]}})", R"({"a": 1})", {false, false, false, true, true}},
+      {R"({"unevaluatedItems": false})", "[1]", {true, true, true, false, false}},
+      {R"({"items": {"type": "string"}, "$ref": "#/definitions/d", "definitions": {"d": {}}})",
+       "[1]",
+       {true, true, true, false, false}},
+      {R"({"type": "object", "not": {"required": ["a"], "const": 1}})", R"({"a": 1})", {false, true, true, true, true}},
+      {R"({"type": "array", "not": {"minItems": 1, "contains": {"type": "null"}}})",
+       "[1]",
+       {false, true, true, true, true}},
+  };
+  for (const Case& c : cases) {
+    for (size_t draft = 0; draft < 5; ++draft) {
+      EXPECT_EQ(Takes(in(all[draft], c.schema), c.text), c.taken[draft])
+          << all[draft] << " " << c.schema << " " << c.text;
+    }
+  }
+  // "contains" counts for "unevaluatedItems" since 2020-12.
+  EXPECT_FALSE(Takes(in("2019-09", R"({"contains": {"const": 1}, "unevaluatedItems": false})"), "[1]"));
+  const std::string recursive = R"({"type": "object", "additionalProperties": {"$recursiveRef": "#"}})";
+  EXPECT_FALSE(Takes(in("2019-09", recursive), R"({"a": {"b": 1}})"));
+  EXPECT_TRUE(Takes(in("2020-12", recursive), R"({"a": 1})"));
+  EXPECT_FALSE(Takes(in("2019-09", R"({"$recursiveAnchor": true, "items": {"$recursiveRef": "#"}, "maxItems": 1})"),
+                     "[[1, 2]]"));
+}
+
 TEST(GrammarSchema, RefusesByKeywordAndPointer) {
   for (
       const auto& [schema, reason] : std::vector<std::pair<std::string, std::string>>{
@@ -159,6 +213,11 @@ TEST(GrammarSchema, RefusesByKeywordAndPointer) {
           {R"({"dependencies": {"a": ["b"]}})", "dependencies at #/dependencies"},
           {R"({"minProperties": 3})", "minProperties at #"},
           {R"({"not": {"additionalProperties": {"type": "null"}}})", "additionalProperties at #/not"},
+          {R"({"not": {"enum": 5}})", "enum at #/not"},
+          {R"({"not": {"dependencies": {"a": ["b"]}}})", "dependencies at #/not/dependencies"},
+          {R"({"$schema": "https://json-schema.org/draft/2019-09/schema", "$id": "http://a.org/a", "$recursiveAnchor": true,
+              "items": {"$id": "b", "$recursiveAnchor": true, "items": {"$recursiveRef": "#"}}})",
+           "$recursiveRef at #/items/items"},
           {R"s({"pattern": "(?=x)"})s", "lookahead"},
           {R"({"format": "hostname"})", "hostname"},
           {R"({"type": "thing"})", "type at #"},

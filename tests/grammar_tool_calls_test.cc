@@ -7,6 +7,7 @@
 
 #include "model/marked_text.h"
 #include "model/tool_reader.h"
+#include "tests/testing/call_texts.h"
 #include "tests/testing/grammar_text.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/small_schema.h"
@@ -17,134 +18,27 @@ namespace {
 namespace json = boost::json;
 using ::testing::HasSubstr;
 
-// A form's control tokens, then all bytes, then the end.
-class Vocabulary {
- public:
-  explicit Vocabulary(const AnswerFormat& format) : controls_(format.controls.size()) {
-    std::vector<std::string> pieces;
-    for (const auto& control : format.controls) pieces.push_back(MarkedControl(control.text));
-    for (int b = 0; b < 256; ++b) {
-      const char c = static_cast<char>(b);
-      pieces.push_back(c == kMarkBegin || c == kMarkEnd ? std::string() : std::string(1, c));
-    }
-    pieces.emplace_back();
-    end_ = static_cast<TokenId>(pieces.size() - 1);
-    trie_ = std::make_shared<TokenTrie>(std::move(pieces), std::vector<TokenId>{end_});
-  }
-  const std::shared_ptr<const TokenTrie>& trie() const { return trie_; }
-  TokenId end() const { return end_; }
-  bool control(TokenId id) const { return static_cast<size_t>(id) < controls_; }
-  TokenId byte(char c) const { return static_cast<TokenId>(controls_ + static_cast<uint8_t>(c)); }
+using testing::CallsOf;
+using testing::CallVocabulary;
+using testing::FunctionsOf;
+using testing::MadeCalls;
+using testing::ReadBack;
+using testing::ReadCalls;
 
- private:
-  const size_t controls_;
-  TokenId end_ = 0;
-  std::shared_ptr<const TokenTrie> trie_;
-};
-
-bool Allows(const TokenMask& mask, TokenId id) {
-  return (mask.words[static_cast<size_t>(id) / 64] >> (static_cast<size_t>(id) % 64) & 1) != 0;
-}
-
-// Draws a text from the masks behind `tokens`: any token that may come, but often one that ends something, and soon,
-// once the text is long. False: it has no end after 3,000 tokens.
-bool Draw(CompiledGrammar* g, const Vocabulary& vocabulary, std::mt19937* random, GrammarState state,
+// False: the text has no end.
+bool Draw(CompiledGrammar* g, const CallVocabulary& vocabulary, std::mt19937* random, GrammarState state,
           std::vector<TokenId>* tokens) {
-  for (int step = 0; step < 3000; ++step) {
-    const auto mask = g->Mask(state);
-    if (!mask.ok()) {
-      ADD_FAILURE() << mask.status();
-      return false;
-    }
-    if (Allows(**mask, vocabulary.end()) && (step > 400 || (*random)() % 4 == 0)) return true;
-    std::vector<TokenId> ids;
-    if ((*random)() % 4 != 0 || step > 300) {
-      for (const char c : std::string_view("\"'}])<>/,\n0a ")) {
-        if (Allows(**mask, vocabulary.byte(c))) ids.push_back(vocabulary.byte(c));
-      }
-    }
-    const bool any = ids.empty();
-    for (TokenId id = 0; any && id < vocabulary.end(); ++id) {
-      if (Allows(**mask, id)) ids.push_back(id);
-    }
-    if (ids.empty()) return true;  // only the end
-    tokens->push_back(ids[(*random)() % ids.size()]);
-    state = *g->Advance(state, tokens->back());
-    EXPECT_FALSE(state.dead());
-  }
-  return false;
-}
-
-std::string TextOf(const Vocabulary& vocabulary, const std::vector<TokenId>& tokens) {
-  std::string text;
-  for (const TokenId id : tokens) text += vocabulary.trie()->piece(id);
-  return text;
-}
-
-struct Read {
-  std::string content;
-  std::vector<std::pair<std::string, std::string>> calls;  // with their arguments
-  size_t complete = 0;
-};
-
-Read ReadBack(const AnswerFormat& format, const DeclaredTools& tools, const Vocabulary& vocabulary,
-              const std::vector<TokenId>& tokens) {
-  ToolReader reader(format, tools, {.names_may_repeat = true});
-  Read out;
-  const auto take = [&out](const std::vector<AnswerDelta>& deltas) {
-    for (const AnswerDelta& delta : deltas) {
-      switch (delta.kind) {
-        case AnswerDelta::Kind::kCall: out.calls.emplace_back(delta.text, ""); break;
-        case AnswerDelta::Kind::kArguments: out.calls.back().second += delta.text; break;
-        case AnswerDelta::Kind::kCallEnd: ++out.complete; break;
-        case AnswerDelta::Kind::kReasoning: break;
-        default: out.content += delta.text;
-      }
-    }
-  };
-  for (const TokenId id : tokens) take(reader.Push(id, vocabulary.control(id) ? "" : vocabulary.trie()->piece(id)));
-  take(reader.Finish("", false));
-  return out;
-}
-
-json::array FunctionsOf(const json::object& schemas) {
-  json::array out;
-  for (const auto& [name, schema] : schemas) {
-    out.push_back(
-        json::object{{"type", "function"}, {"function", json::object{{"name", name}, {"parameters", schema}}}});
-  }
-  return out;
-}
-
-ToolCalls CallsOf(const json::object& schemas, bool strict = true) {
-  ToolCalls calls;
-  for (const auto& [name, schema] : schemas) {
-    calls.tools.push_back({.name = std::string(name), .parameters = json::serialize(schema), .strict = strict});
-  }
-  return calls;
-}
-
-StatusOr<std::shared_ptr<CompiledGrammar>> Made(const ToolCalls& calls, const AnswerFormat& format,
-                                                std::shared_ptr<const TokenTrie> trie = nullptr) {
-  GYRE_ASSIGN_OR_RETURN(const Source source, ToolCallSource(calls, format));
-  GYRE_ASSIGN_OR_RETURN(Grammar grammar, ReadSource(source));
-  return CompiledGrammar::Make(std::move(grammar), std::move(trie));
+  const StatusOr<bool> drawn = testing::DrawText(g, vocabulary, random, state, tokens);
+  EXPECT_TRUE(drawn.ok()) << drawn.status();
+  return drawn.ok() && *drawn;
 }
 
 // The number of calls that were read. Their arguments obey the schemas.
-size_t CheckCalls(const ToolFormat& tools, const json::object& schemas, const Read& read, const std::string& text) {
-  EXPECT_EQ(read.complete, read.calls.size()) << tools.name << ": " << text;
-  for (const auto& [name, arguments] : read.calls) {
-    const json::value* schema = schemas.if_contains(name);
-    boost::system::error_code error;
-    const json::value value = json::parse(arguments, error);
-    EXPECT_TRUE(schema != nullptr && !error && value.is_object()) << tools.name << ": " << arguments << "\n" << text;
-    if (schema == nullptr || error || !value.is_object()) return 0;
-    EXPECT_TRUE(gyre::testing::Obeys(*schema, value)) << tools.name << ": " << arguments << "\n"
-                                                      << json::serialize(*schema) << "\n"
-                                                      << text;
-  }
-  return read.calls.size();
+size_t CheckCalls(const ToolFormat& tools, const json::object& schemas, const ReadCalls& read,
+                  const std::string& text) {
+  const std::string wrong = testing::WrongCalls(schemas, read);
+  EXPECT_EQ(wrong, "") << tools.name << ": " << text;
+  return wrong.empty() ? read.calls.size() : 0;
 }
 
 const json::object& Usual() {
@@ -164,22 +58,22 @@ const json::object& Usual() {
 TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
   for (const ToolFormat& tools : ToolFormats()) {
     const AnswerFormat format = AnswerFormatOf(tools, "");
-    const Vocabulary vocabulary(format);
+    const CallVocabulary vocabulary(format);
     const DeclaredTools declared = DeclareTools(FunctionsOf(Usual()));
     std::mt19937 random(7);
     for (const bool parallel : {true, false}) {
       ToolCalls calls = CallsOf(Usual());
       calls.required = true;
       calls.parallel = parallel;
-      const auto g = Made(calls, format, vocabulary.trie());
+      const auto g = MadeCalls(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       size_t most = 0, texts = 0;
       constexpr size_t kTexts = testing::kSanitized ? 60 : 120;
       for (size_t i = 0; i < kTexts; ++i) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
-        const std::string text = TextOf(vocabulary, tokens);
-        const Read read = ReadBack(format, declared, vocabulary, tokens);
+        const std::string text = vocabulary.TextOf(tokens);
+        const ReadCalls read = ReadBack(format, declared, vocabulary, tokens);
         EXPECT_THAT(read.content, ::testing::MatchesRegex("[ \n\r\t]*")) << tools.name << ": " << text;
         EXPECT_GE(read.calls.size(), 1u) << tools.name << ": " << text;
         const size_t n = CheckCalls(tools, Usual(), read, text);
@@ -209,18 +103,18 @@ TEST(GrammarToolCalls, RandomSchemasAreObeyedInEveryForm) {
     const json::object schemas{{"f", schema}};
     for (const ToolFormat& tools : ToolFormats()) {
       const AnswerFormat format = AnswerFormatOf(tools, "");
-      const Vocabulary vocabulary(format);
+      const CallVocabulary vocabulary(format);
       ToolCalls calls = CallsOf(schemas);
       calls.required = true;
       calls.parallel = false;
-      const auto g = Made(calls, format, vocabulary.trie());
+      const auto g = MadeCalls(calls, format, vocabulary.trie());
       if (!g.ok()) continue;
       ++made;
       for (int k = 0; k < 4; ++k) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
-        const std::string text = TextOf(vocabulary, tokens);
-        const Read read = ReadBack(format, DeclareTools(FunctionsOf(schemas)), vocabulary, tokens);
+        const std::string text = vocabulary.TextOf(tokens);
+        const ReadCalls read = ReadBack(format, DeclareTools(FunctionsOf(schemas)), vocabulary, tokens);
         calls_read += CheckCalls(tools, schemas, read, text);
         EXPECT_EQ(read.calls.size(), 1u) << tools.name << ": " << text;
         if (HasFailure()) return;
@@ -235,12 +129,12 @@ TEST(GrammarToolCalls, RandomSchemasAreObeyedInEveryForm) {
 TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
   for (const ToolFormat& tools : ToolFormats()) {
     const AnswerFormat format = AnswerFormatOf(tools, "");
-    const Vocabulary vocabulary(format);
+    const CallVocabulary vocabulary(format);
     const DeclaredTools declared = DeclareTools(FunctionsOf(Usual()));
     for (const bool parallel : {true, false}) {
       ToolCalls calls = CallsOf(Usual());
       calls.parallel = parallel;
-      const auto g = Made(calls, format, vocabulary.trie());
+      const auto g = MadeCalls(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       std::mt19937 random(5);
       size_t read_calls = 0;
@@ -255,32 +149,13 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
         std::string opening =
             tools.form == ToolForm::kRecipient ? ">>>get" : std::string(tools.text.begin) + tools.text.before;
         if (whole) opening = tools.form == ToolForm::kPythonic ? "[get(" : "{";
-        for (size_t from = opening.find(CallText::kMayBe); from != std::string::npos;
-             from = opening.find(CallText::kMayBe)) {
-          opening.erase(from, opening.find(CallText::kMayBe, from + 1) + 1 - from);
-        }
-        std::vector<TokenId> tokens;
+        std::vector<TokenId> tokens = vocabulary.Tokens(begins + opening);
         GrammarState state = (*g)->start();
-        const auto push = [&](std::string_view text) {
-          while (!text.empty()) {
-            TokenId id = vocabulary.byte(text[0]);
-            size_t size = 1;
-            for (const auto& control : format.controls) {
-              if (text.starts_with(control.text)) id = control.id, size = control.text.size();
-            }
-            if (text[0] == CallText::kMaySpace || text[0] == CallText::kIndex)
-              id = vocabulary.byte(text[0] == CallText::kIndex ? '0' : ' ');
-            state = *(*g)->Advance(state, id);
-            ASSERT_FALSE(state.dead()) << tools.name << ": " << text;
-            tokens.push_back(id);
-            text.remove_prefix(size);
-          }
-        };
-        push(begins);
-        push(opening);
+        for (const TokenId id : tokens) state = *(*g)->Advance(state, id);
+        ASSERT_FALSE(state.dead()) << tools.name << ": " << begins << opening;
         if (!Draw(g->get(), vocabulary, &random, state, &tokens)) continue;
-        const std::string text = TextOf(vocabulary, tokens);
-        const Read read = ReadBack(format, declared, vocabulary, tokens);
+        const std::string text = vocabulary.TextOf(tokens);
+        const ReadCalls read = ReadBack(format, declared, vocabulary, tokens);
         read_calls += CheckCalls(tools, Usual(), read, text);
         EXPECT_GE(read.calls.size(), 1u) << tools.name << ": " << text;
         if (!parallel) EXPECT_EQ(read.calls.size(), 1u) << tools.name << ": " << text;
@@ -297,7 +172,7 @@ TEST(GrammarToolCalls, ParametersComeInAnyOrderAndEachOnce) {
                                    .as_object();
   ToolCalls calls = CallsOf(schemas);
   calls.required = true;
-  const auto g = *Made(calls, AnswerFormatOf(*ToolFormatNamed("json_in_tags"), ""));
+  const auto g = *MadeCalls(calls, AnswerFormatOf(*ToolFormatNamed("json_in_tags"), ""));
   const auto takes = [&](const std::string& arguments) {
     return gyre::testing::Takes(g.get(),
                                 "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>");
@@ -326,7 +201,7 @@ TEST(GrammarToolCalls, ManyParametersHaveTheOrderOfTheSchema) {
     for (size_t i = 0; i < drop; ++i) some.erase("p64");
     ToolCalls calls = CallsOf({{"f", json::object{{"type", "object"}, {"properties", some}}}});
     calls.required = true;
-    const auto g = *Made(calls, AnswerFormatOf(*ToolFormatNamed("functionary_v3_1"), ""));
+    const auto g = *MadeCalls(calls, AnswerFormatOf(*ToolFormatNamed("functionary_v3_1"), ""));
     return gyre::testing::Takes(g.get(), "<function=f>" + arguments + "</function>");
   };
   EXPECT_TRUE(takes(0, forward + "}"));
@@ -367,7 +242,7 @@ TEST(GrammarToolCalls, TakesWhatModelsWrite) {
                      [&](const json::value& call) { return Fits(calls, call.as_object()); })) {
       continue;
     }
-    const auto g = Made(calls, format);
+    const auto g = MadeCalls(calls, format);
     ASSERT_TRUE(g.ok()) << id << ": " << g.status();
     std::string text;
     for (const json::value& part : line.at("generated").as_array()) {
@@ -390,7 +265,7 @@ TEST(GrammarToolCalls, ValuesBetweenTagsEndWithTheirTag) {
                                    .as_object();
   ToolCalls calls = CallsOf(schemas);
   calls.required = true;
-  const auto g = *Made(calls, AnswerFormatOf(*ToolFormatNamed("xml_parameters"), ""));
+  const auto g = *MadeCalls(calls, AnswerFormatOf(*ToolFormatNamed("xml_parameters"), ""));
   const auto takes = [&](const std::string& name, const std::string& value) {
     return gyre::testing::Takes(g.get(), "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
                                              "\n</parameter>\n</function>\n</tool_call>");
@@ -416,7 +291,7 @@ TEST(GrammarToolCalls, AnAnswerWithoutACallHasItsForm) {
   const auto takes = [&](const char* form, const std::vector<std::string>& parts) {
     std::string text;
     for (const std::string& part : parts) text += part.starts_with("<|") ? MarkedControl(part) : part;
-    return gyre::testing::Takes(Made(calls, AnswerFormatOf(*ToolFormatNamed(form), ""))->get(), text);
+    return gyre::testing::Takes(MadeCalls(calls, AnswerFormatOf(*ToolFormatNamed(form), ""))->get(), text);
   };
   EXPECT_TRUE(takes("json_in_tags", {" \"no\""}));
   EXPECT_TRUE(takes("json_in_tags", {"<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"}));
@@ -446,7 +321,7 @@ TEST(GrammarToolCalls, WhatCannotBeObeyedIsNamed) {
   const auto refused = [&](const char* schema, absl::StatusCode code, const char* says) {
     ToolCalls calls = CallsOf({{"f", json::parse(schema)}});
     calls.required = true;
-    const auto g = Made(calls, format);
+    const auto g = MadeCalls(calls, format);
     EXPECT_EQ(g.status().code(), code) << schema;
     EXPECT_THAT(Message(g.status()), HasSubstr(says));
   };

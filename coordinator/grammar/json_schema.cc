@@ -90,7 +90,10 @@ class SchemaGrammar {
   // form: of the members, if this is a call's arguments.
   Status AddWays(const Alternative& a, bool any_order, std::vector<ExprId>* ways, const ArgumentsForm* form = nullptr) {
     if (a.among.has_value()) {
-      for (const JsonTree* v : *a.among) ways->push_back(Literal(*v));
+      for (const JsonTree* v : *a.among) {
+        const bool whole = v->Is(JsonKind::kNumber) && a.number.no_point;
+        ways->push_back(whole ? text_.NumberLiteral(v->number, 0) : Literal(*v));
+      }
       return absl::OkStatus();
     }
     auto except = [&](JsonKind kind) {

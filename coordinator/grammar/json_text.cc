@@ -317,7 +317,8 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   }
   const ExprId any = Precise(whole_digits, static_cast<uint32_t>(fraction_of_limits));
   const ExprId zero = e_.Concat(e_.Text("0"), PointAnd(e_.Text("0"), fraction_digits));
-  const ExprId integer = e_.Concat({e_.Optional(minus), whole, PointAnd(e_.Text("0"), kMostZeros)});
+  const ExprId integer =
+      e_.Concat({e_.Optional(minus), whole, limits.no_point ? kEpsilon : PointAnd(e_.Text("0"), kMostZeros)});
   const ExprId no_integer = e_.Not(Match("-?(0|[1-9]\\d*)(\\.0+)?"));
   std::vector<ExprId> parts = {limits.integer ? integer : e_.Concat(e_.Optional(minus), any)};
   if (limits.no_integer) parts.push_back(no_integer);

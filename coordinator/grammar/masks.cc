@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kAllClean = TokenTrie::kMostClean;
 constexpr size_t kReach = TokenTrie::kMostShort;
+constexpr size_t kMostBases = 8, kShortWalk = 4096;
 
 // The bytes of clean characters, as an automaton: place 0 is between characters.
 struct CleanBytes {
@@ -93,8 +94,7 @@ void MaskMaker::AddOwn(const Own& own, const Place& place, StateId behind, bool 
     const TokenBits& clean = trie_->Clean(own.clean);
     for (size_t w = 0; w < bits->size(); ++w) (*bits)[w] |= clean[w];
   }
-  for (TokenId id : own.few) trie_->Mark(id, bits);
-  for (size_t w = 0; w < own.many.size(); ++w) (*bits)[w] |= own.many[w];
+  AddTokens(own, *trie_, bits);
   for (const Exit& exit : own.exits) {
     if (exit.rest != kEpsilon) {
       WalkStates(parser_.At(exit.rest, place.rule, place.origin), *own.nodes, exit.node, bits);
@@ -109,10 +109,13 @@ const MaskMaker::Row& MaskMaker::RowOf(ExprId e) {
   std::unique_ptr<Row>& row = rows_[e];
   if (row == nullptr) {
     row = std::make_unique<Row>();
-    row->fill(kNothing);
-    for (const FirstStep::Bytes& b : parser_.expressions().First(e).bytes) {
-      std::fill(row->begin() + b.first, row->begin() + b.last + 1, b.rest);
+    row->behind.fill(kNothing);
+    const FirstStep& first = parser_.expressions().First(e);
+    for (const FirstStep::Bytes& b : first.bytes) {
+      std::fill(row->behind.begin() + b.first, row->behind.begin() + b.last + 1, b.rest);
     }
+    row->calls = !first.calls.empty();
+    row->nullable = parser_.expressions().Nullable(e);
     parser_.budget().Memory(sizeof(Row));
   }
   return *row;
@@ -286,7 +289,7 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
       if (run.ends || run.all == kAllClean) own->nodes = &trie_->unclean();
     }
   }
-  Walk(e, *own->nodes, &bits, own.get());
+  Walk(e, Likest(e, *own), &bits, own.get());
   size_t count = 0;
   for (uint64_t w : bits) count += static_cast<size_t>(__builtin_popcountll(w));
   if (count <= 512) {
@@ -299,39 +302,98 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
     own->many = std::move(bits);
   }
   parser_.budget().Memory(sizeof(Own) + own->few.size() * 4 + own->many.size() * 8 + own->exits.size() * sizeof(Exit));
-  return *(all[e] = std::move(own));
+  const Own& made = *(all[e] = std::move(own));
+  if (walked_ > kShortWalk && walked_ * 4 > made.nodes->size()) {
+    if (bases_.size() < kMostBases) bases_.emplace_back();
+    bases_[next_base_++ % kMostBases] = {e, &made};
+  }
+  return made;
 }
 
-// Walks the nodes in the automaton of one expression. It leaves it where a rule is called.
-void MaskMaker::Walk(ExprId e, const TokenTrie::Nodes& nodes, TokenBits* bits, Own* own) {
-  Expressions& expressions = parser_.expressions();
-  std::vector<const Row*> path(64);
-  path[0] = &RowOf(e);
-  size_t steps = 0;
-  for (uint32_t at = 1; at < nodes.size();) {
-    const TokenTrie::Node& node = nodes[at];
-    const ExprId rest = (*path[node.depth - 1u])[node.byte];
-    ++steps;
-    if (rest == kNothing) {
-      at = node.end;
+void MaskMaker::AddTokens(const Own& own, const TokenTrie& trie, TokenBits* bits) {
+  for (TokenId id : own.few) trie.Mark(id, bits);
+  for (size_t w = 0; w < own.many.size(); ++w) (*bits)[w] |= own.many[w];
+}
+
+const MaskMaker::Base* MaskMaker::Likest(ExprId e, const Own& own) {
+  const TokenTrie::Nodes& nodes = *own.nodes;
+  const Base* likest = nullptr;
+  size_t least = nodes.size() / 2;
+  for (const Base& base : bases_) {
+    if (base.own->nodes != own.nodes || base.own->clean != own.clean) continue;
+    const Row &row = RowOf(e), &other = RowOf(base.e);
+    size_t different = 0;
+    for (uint32_t at = 1; at < nodes.size() && different < least; at = nodes[at].end) {
+      if (row.behind[nodes[at].byte] != other.behind[nodes[at].byte]) different += nodes[at].end - at;
+    }
+    if (different < least) least = different, likest = &base;
+  }
+  return likest;
+}
+
+void MaskMaker::Walk(ExprId e, const Base* base, TokenBits* bits, Own* own) {
+  const TokenTrie::Nodes& nodes = *own->nodes;
+  walked_ = 0;
+  if (base != nullptr) AddTokens(*base->own, *trie_, bits);
+  const Row* row = &RowOf(e);
+  const Row* other = base != nullptr ? &RowOf(base->e) : nullptr;
+  size_t exit = 0;  // of the base
+  for (uint32_t at = 1; at < nodes.size(); at = nodes[at].end) {
+    if (base == nullptr) {
+      WalkBelow(e, at, bits, own);
       continue;
     }
-    if (node.token >= 0) trie_->Mark(node.token, bits);
-    if (node.end == at + 1) {
+    const std::vector<Exit>& exits = base->own->exits;
+    const size_t first = exit;
+    while (exit < exits.size() && exits[exit].node < nodes[at].end) ++exit;
+    if (row->behind[nodes[at].byte] == other->behind[nodes[at].byte]) {
+      own->exits.insert(own->exits.end(), exits.begin() + static_cast<long>(first),
+                        exits.begin() + static_cast<long>(exit));
+    } else {
+      Unmark(nodes, at, bits);
+      WalkBelow(e, at, bits, own);
+    }
+  }
+  parser_.budget().Step(walked_ / 16);
+}
+
+// Forgets the tokens at a node and below.
+void MaskMaker::Unmark(const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) const {
+  for (uint32_t at = node; at < nodes[node].end; ++at) {
+    if (nodes[at].token >= 0) trie_->Unmark(nodes[at].token, bits);
+  }
+}
+
+// Walks a node of depth 1, and what is below, in the automaton of one expression. It leaves it where a rule is called.
+void MaskMaker::WalkBelow(ExprId e, uint32_t node, TokenBits* bits, Own* own) {
+  const TokenTrie::Nodes& nodes = *own->nodes;
+  if (rows_path_.empty()) rows_path_.resize(64);
+  rows_path_[0] = &RowOf(e);
+  const uint32_t end = nodes[node].end;
+  for (uint32_t at = node; at < end;) {
+    const TokenTrie::Node& n = nodes[at];
+    const ExprId rest = rows_path_[n.depth - 1u]->behind[n.byte];
+    ++walked_;
+    if (rest == kNothing) {
+      at = n.end;
+      continue;
+    }
+    if (n.token >= 0) trie_->Mark(n.token, bits);
+    if (n.end == at + 1) {
       ++at;
       continue;
     }
-    if (!expressions.First(rest).calls.empty()) {
+    const Row& row = RowOf(rest);
+    if (row.calls) {
       own->exits.push_back({at, rest});
-      at = node.end;
+      at = n.end;
       continue;
     }
-    if (expressions.Nullable(rest)) own->exits.push_back({at, kEpsilon});
-    if (path.size() <= node.depth) path.resize(node.depth + 64u);
-    path[node.depth] = &RowOf(rest);
+    if (row.nullable) own->exits.push_back({at, kEpsilon});
+    if (rows_path_.size() <= n.depth) rows_path_.resize(n.depth + 64u);
+    rows_path_[n.depth] = &row;
     ++at;
   }
-  parser_.budget().Step(steps / 16);
 }
 
 void MaskMaker::WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) {

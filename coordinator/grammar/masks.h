@@ -11,7 +11,8 @@ namespace gyre::grammar {
 
 // Makes the masks of one grammar. A state's mask is the union of its items' masks. An item's expression alone decides
 // most of the tokens, whatever the state: these are kept by expression. The rest is walked in the parser. Of short
-// tokens the expression is a simpler one with the same tokens (Near).
+// tokens the expression is a simpler one with the same tokens (Near). Of an expression that goes on as another one
+// behind most bytes, only the tokens that begin with the other bytes are walked.
 // Not thread-safe: belongs to a CompiledGrammar and its lock.
 class MaskMaker {
  public:
@@ -21,7 +22,10 @@ class MaskMaker {
   void Make(StateId state, TokenBits* bits);
 
  private:
-  using Row = std::array<ExprId, 256>;
+  struct Row {
+    std::array<ExprId, 256> behind;  // each byte
+    bool calls = false, nullable = false;
+  };
   struct Exit {
     uint32_t node;
     ExprId rest;  // kEpsilon: the rule ends here
@@ -57,7 +61,17 @@ class MaskMaker {
   const absl::flat_hash_set<ExprId>& RestsOf(ExprId character);
   size_t LeastBytes(ExprId e);
   size_t MostToEnd(ExprId e);
-  void Walk(ExprId e, const TokenTrie::Nodes& nodes, TokenBits* bits, Own* own);
+  // What is known of another expression that has the most tokens in common; null: of none.
+  struct Base {
+    ExprId e;
+    const Own* own;
+  };
+  const Base* Likest(ExprId e, const Own& own);
+  // Walks the nodes; those that begin with a byte behind which the base goes on in the same way are as there.
+  void Walk(ExprId e, const Base* base, TokenBits* bits, Own* own);
+  void WalkBelow(ExprId e, uint32_t node, TokenBits* bits, Own* own);
+  void Unmark(const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) const;
+  static void AddTokens(const Own& own, const TokenTrie& trie, TokenBits* bits);
   void WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits);
   const CleanRun& RunOf(ExprId e);
   bool EndlesslyClean(ExprId e);
@@ -68,11 +82,15 @@ class MaskMaker {
   const TokenTrie* const trie_;                                  // null: no masks are made
   std::vector<std::unique_ptr<Row>> rows_;                       // by expression
   absl::flat_hash_map<ExprId, std::unique_ptr<Own>> own_[2][2];  // [part][1: nothing follows the rule's end]
+  std::vector<Base> bases_;                                      // whose walks were long, the last kMostBases
+  size_t next_base_ = 0;
+  size_t walked_ = 0;  // nodes, by the last Walk
   absl::flat_hash_map<ExprId, CleanRun> runs_;
   absl::flat_hash_map<ExprId, ExprId> near_;
   absl::flat_hash_map<ExprId, size_t> least_, to_end_;
   absl::flat_hash_map<ExprId, absl::flat_hash_set<ExprId>> rests_;
   std::vector<StateId> path_;
+  std::vector<const Row*> rows_path_;
 };
 
 }  // namespace gyre::grammar

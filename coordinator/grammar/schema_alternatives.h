@@ -1,8 +1,5 @@
 // What a JSON Schema asks for, without applicators: a list of alternatives, each a plain list of limits for each type.
-//
-// A goal is a set of schemas to obey and of schemas to break. It is taken apart as a tableau is: what is asked for
-// together goes into one alternative, what may be one or the other makes two. So allOf, anyOf, oneOf, not, if,
-// dependent and unevaluated keywords and references all end in the same few limits, and mean what they say.
+// A goal is a set of schemas to obey and of schemas to break; schema_tableau.h takes it apart.
 #pragma once
 
 #include <functional>
@@ -22,6 +19,9 @@ namespace gyre::grammar {
 using Goal = std::vector<int32_t>;  // rising; s + 1: obey the schema s; -(s + 1): break it. Empty: any value
 using GoalId = uint32_t;
 inline constexpr GoalId kAnyValue = 0;
+inline int32_t Obeyed(SchemaId s) { return s + 1; }
+inline int32_t BrokenOf(SchemaId s) { return -(s + 1); }
+inline SchemaId SchemaOf(int32_t literal) { return (literal < 0 ? -literal : literal) - 1; }
 
 enum JsonType : uint8_t {
   kNullType = 1,
@@ -41,6 +41,7 @@ struct NumberLimits {
   std::optional<Bound> low, high;
   std::vector<Decimal> multiples, no_multiples;
   bool integer = false, no_integer = false;
+  bool no_point = false;  // of integers: 1.0 is none in draft 4
   bool none() const { return !low && !high && multiples.empty() && no_multiples.empty() && !integer && !no_integer; }
 };
 
@@ -129,64 +130,10 @@ class SchemaAlternatives {
   // The goal of both.
   static Goal Both(const Goal& a, const Goal& b);
   SchemaDocument& document() { return document_; }
+  const SchemaOptions& options() const { return options_; }
+  Budget& budget() { return budget_; }
 
  private:
-  struct Evaluated {  // by the keywords beside and below an "unevaluated" one
-    std::vector<std::string> names, patterns;
-    bool all_members = false, all_items = false, contains = false;
-    size_t items = 0;
-  };
-  struct Open {  // a schema that an alternative has still to obey
-    SchemaId schema;
-    uint32_t watchers;  // bit k: what it evaluates counts for watched[k]
-  };
-  struct Choice {  // a keyword that can be obeyed in several ways
-    SchemaId schema;
-    uint32_t watchers;
-    const std::string* keyword;
-    const JsonTree* value;
-  };
-  struct Work {
-    Alternative a;
-    std::vector<Open> obey;
-    std::vector<Choice> choices;
-    std::vector<SchemaId> to_break;
-    std::set<std::pair<int32_t, uint32_t>> seen;
-    struct Watched {
-      SchemaId schema;
-      uint32_t bit;
-      bool members;  // "unevaluatedProperties", else "unevaluatedItems"
-      const JsonTree* value;
-      Evaluated evaluated;
-    };
-    std::vector<Watched> watched;
-  };
-
-  Status Expand(Work work, std::vector<Alternative>* out);
-  Status Obey(SchemaId s, uint32_t watchers, Work* work, bool* dead);
-  Status ObeyKeyword(SchemaId s, const std::string& keyword, const JsonTree& value, uint32_t watchers, Work* work);
-  // Each way goes on as a work of its own.
-  Status Choose(const Choice& choice, Work work, std::vector<Alternative>* out);
-  Status ChooseSome(const Choice& choice, size_t from, bool one, Work work, std::vector<Alternative>* out);
-  Status Break(SchemaId s, Work work, std::vector<Alternative>* out);
-  Status BreakKeyword(SchemaId s, const std::string& keyword, const JsonTree& value, const Work& work,
-                      std::vector<Alternative>* out);
-  Status Finish(Work work, std::vector<Alternative>* out);
-  Status Prune(Alternative* a);
-  StatusOr<bool> NumberLimit(SchemaId s, const std::string& keyword, const JsonTree& value, bool broken,
-                             NumberLimits* limits);
-  StatusOr<uint64_t> Count(SchemaId s, const std::string& keyword, const JsonTree& value) const;
-  StatusOr<ArrayLimits::Contains> ContainsOf(SchemaId s, const JsonTree& value);
-  // The first schemas of "prefixItems", or of "items" as a list.
-  const JsonTree* FirstItems(SchemaId s) const;
-  // Whether no value obeys both.
-  bool NeverBoth(SchemaId a, SchemaId b);
-  // Whether it takes every value, or none.
-  bool TakesAll(SchemaId s) const;
-  bool TakesNone(SchemaId s) const;
-  SchemaId Sub(SchemaId s, const std::string& keyword, const JsonTree& tree, const std::string& step = "");
-  bool Asserted(const std::string& format) const;
-
   SchemaDocument& document_;
   const SchemaOptions options_;
   Budget& budget_;

@@ -139,7 +139,65 @@ constexpr std::string_view kLists[] = {"allOf", "anyOf", "oneOf", "prefixItems",
 constexpr std::string_view kObjects[] = {"$defs",        "definitions",       "dependentSchemas",
                                          "dependencies", "patternProperties", "properties"};
 
+// Keywords that say something of a value, and in which drafts.
+struct Keyword {
+  std::string_view name;
+  Draft first = Draft::k4, last = Draft::kUnsaid;
+};
+constexpr Keyword kKeywords[] = {{"$ref"},
+                                 {"$dynamicRef", Draft::k2020},
+                                 {"$recursiveRef", Draft::k2019, Draft::k2019},
+                                 {"additionalItems"},
+                                 {"additionalProperties"},
+                                 {"allOf"},
+                                 {"anyOf"},
+                                 {"const", Draft::k6},
+                                 {"contains", Draft::k6},
+                                 {"dependencies", Draft::k4, Draft::k7},
+                                 {"dependentRequired", Draft::k2019},
+                                 {"dependentSchemas", Draft::k2019},
+                                 {"enum"},
+                                 {"exclusiveMaximum"},
+                                 {"exclusiveMinimum"},
+                                 {"format"},
+                                 {"if", Draft::k7},
+                                 {"items"},
+                                 {"maxItems"},
+                                 {"maxLength"},
+                                 {"maxProperties"},
+                                 {"maximum"},
+                                 {"minItems"},
+                                 {"minLength"},
+                                 {"minProperties"},
+                                 {"minimum"},
+                                 {"multipleOf"},
+                                 {"not"},
+                                 {"oneOf"},
+                                 {"pattern"},
+                                 {"patternProperties"},
+                                 {"prefixItems", Draft::k2020},
+                                 {"properties"},
+                                 {"propertyNames", Draft::k6},
+                                 {"required"},
+                                 {"type"},
+                                 {"unevaluatedItems", Draft::k2019},
+                                 {"unevaluatedProperties", Draft::k2019},
+                                 {"uniqueItems"}};
+
 }  // namespace
+
+bool SchemaDocument::Says(SchemaId s, std::string_view keyword) const {
+  const auto found =
+      std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& k) { return k.name == keyword; });
+  if (found == std::end(kKeywords) || draft(s) < found->first) return false;
+  return draft(s) <= found->last || (draft(s) == Draft::kUnsaid && keyword == "dependencies");
+}
+
+bool SchemaDocument::TakesAll(SchemaId s) const {
+  const auto says = [&](const JsonMember& m) { return Says(s, m.first); };
+  return tree(s).Is(JsonKind::kTrue) ||
+         (tree(s).Is(JsonKind::kObject) && std::none_of(tree(s).members.begin(), tree(s).members.end(), says));
+}
 
 StatusOr<SchemaDocument> SchemaDocument::Read(JsonTree tree) {
   SchemaDocument d;
@@ -147,7 +205,7 @@ StatusOr<SchemaDocument> SchemaDocument::Read(JsonTree tree) {
   if (!d.root_->IsBool() && !d.root_->Is(JsonKind::kObject)) {
     return InvalidArgument("not a schema: expected an object, true or false");
   }
-  d.resources_.push_back({"", 0, {}, {}});
+  d.resources_.push_back({.uri = "", .root = 0, .anchors = {}, .dynamic_anchors = {}});
   d.by_uri_[""] = 0;
   d.Add(*d.root_, "", 0, Draft::kUnsaid);
   for (size_t s = 0; s < d.schemas_.size(); ++s) d.Index(static_cast<SchemaId>(s));
@@ -181,7 +239,7 @@ void SchemaDocument::Index(SchemaId id) {
         by_uri_[uri] = 0;
       } else if (!name->empty()) {
         s.resource = resources_.size();
-        resources_.push_back({uri, id, {}, {}});
+        resources_.push_back({.uri = uri, .root = id, .anchors = {}, .dynamic_anchors = {}});
         by_uri_.emplace(uri, s.resource);
       }
     }
@@ -191,6 +249,10 @@ void SchemaDocument::Index(SchemaId id) {
   if (const std::string* anchor = text("$dynamicAnchor")) {
     resources_[s.resource].anchors.emplace(*anchor, id);
     resources_[s.resource].dynamic_anchors.emplace(*anchor, id);
+  }
+  if (const JsonTree* recursive = tree.Find("$recursiveAnchor");
+      recursive != nullptr && recursive->Is(JsonKind::kTrue) && resources_[s.resource].root == id) {
+    resources_[s.resource].recursive = true;
   }
   schemas_[static_cast<size_t>(id)] = s;
   auto below = [&](const JsonTree& t, std::string pointer) {
@@ -242,6 +304,11 @@ StatusOr<SchemaId> SchemaDocument::Follow(SchemaId s, std::string_view keyword, 
         return Unimplemented("$dynamicRef at {}: {} depends on the way to it", "#" + pointer(s), reference);
     }
     return at->second;
+  }
+  // Again the outermost one on the way.
+  if (keyword == "$recursiveRef" && resources_[resource].recursive &&
+      std::count_if(resources_.begin(), resources_.end(), [](const Resource& r) { return r.recursive; }) > 1) {
+    return Unimplemented("$recursiveRef at {}: {} depends on the way to it", "#" + pointer(s), reference);
   }
   const JsonTree* at = schemas_[static_cast<size_t>(resources_[resource].root)].tree;
   std::string where = pointer(resources_[resource].root);

@@ -28,10 +28,16 @@ class SchemaDocument {
   const std::string& pointer(SchemaId s) const { return schemas_[static_cast<size_t>(s)].pointer; }
   Draft draft(SchemaId s) const { return schemas_[static_cast<size_t>(s)].draft; }
   bool BeforeDraft2019(SchemaId s) const { return draft(s) <= Draft::k7; }
+  // Whether a keyword says something of a value, by the draft of s. Without $schema "dependencies" does, as it may be
+  // meant as it once was.
+  bool Says(SchemaId s, std::string_view keyword) const;
+  // Whether the form of a schema shows that it takes every value, or none.
+  bool TakesAll(SchemaId s) const;
+  bool TakesNone(SchemaId s) const { return tree(s).Is(JsonKind::kFalse); }
   // The schema that is the value of a keyword of s, or an item or member of it.
   SchemaId Sub(SchemaId s, const JsonTree& tree, std::string_view steps);
-  // What $ref or $dynamicRef names. kUnimplemented: a document that isn't here, or a reference whose meaning depends on
-  // the way to it; kInvalidArgument: nothing has the name.
+  // What $ref, $dynamicRef or $recursiveRef names. kUnimplemented: a document that isn't here, or a reference whose
+  // meaning depends on the way to it; kInvalidArgument: nothing has the name.
   StatusOr<SchemaId> Follow(SchemaId s, std::string_view keyword, const std::string& reference);
   // An error about a keyword of s: "KEYWORD at POINTER: WHY".
   Status Refused(SchemaId s, std::string_view keyword, std::string_view why) const;
@@ -48,6 +54,7 @@ class SchemaDocument {
     SchemaId root;
     absl::flat_hash_map<std::string, SchemaId> anchors;
     absl::flat_hash_map<std::string, SchemaId> dynamic_anchors;
+    bool recursive = false;  // it has $recursiveAnchor
   };
 
   SchemaDocument() = default;

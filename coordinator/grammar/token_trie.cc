@@ -149,10 +149,12 @@ uint32_t TokenTrie::Child(uint32_t node, char byte) const {
 
 const TokenBits& TokenTrie::Clean(int characters) const { return clean_[static_cast<size_t>(characters)]; }
 
-void TokenTrie::MarkTwins(TokenId token, TokenBits* bits) const {
+void TokenTrie::MarkTwins(TokenId token, bool mark, TokenBits* bits) const {
   for (auto t = std::lower_bound(twins_.begin(), twins_.end(), std::pair(token, TokenId{0}));
        t != twins_.end() && t->first == token; ++t) {
-    (*bits)[static_cast<size_t>(t->second) / 64] |= uint64_t{1} << (static_cast<size_t>(t->second) % 64);
+    const uint64_t bit = uint64_t{1} << (static_cast<size_t>(t->second) % 64);
+    uint64_t& word = (*bits)[static_cast<size_t>(t->second) / 64];
+    word = mark ? word | bit : word & ~bit;
   }
 }
 

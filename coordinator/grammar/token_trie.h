@@ -54,7 +54,12 @@ class TokenTrie {
   // Sets the bit of a node's token, and of those with the same bytes.
   void Mark(TokenId token, TokenBits* bits) const {
     (*bits)[static_cast<size_t>(token) / 64] |= uint64_t{1} << (static_cast<size_t>(token) % 64);
-    if (!twins_.empty()) MarkTwins(token, bits);
+    if (!twins_.empty()) MarkTwins(token, true, bits);
+  }
+  // Clears them.
+  void Unmark(TokenId token, TokenBits* bits) const {
+    (*bits)[static_cast<size_t>(token) / 64] &= ~(uint64_t{1} << (static_cast<size_t>(token) % 64));
+    if (!twins_.empty()) MarkTwins(token, false, bits);
   }
 
   // A short token is clean if it is whole characters that stand for themselves within a string of JSON. Most are: a
@@ -66,7 +71,7 @@ class TokenTrie {
 
  private:
   uint32_t Child(uint32_t node, char byte) const;  // 0 = none
-  void MarkTwins(TokenId token, TokenBits* bits) const;
+  void MarkTwins(TokenId token, bool mark, TokenBits* bits) const;
 
   std::vector<std::string> pieces_;
   std::vector<TokenId> ends_;  // rising

@@ -132,13 +132,20 @@ class CallGrammar {
   ExprId Id() { return e_.Repeat(e_.Alt({e_.Range('0', '9'), e_.Range('A', 'Z'), e_.Range('a', 'z')}), 9, 9); }
   ExprId Index() { return e_.Alt(e_.Text("0"), e_.Concat(e_.Range('1', '9'), e_.Repeat(e_.Range('0', '9'), 0, 2))); }
   ExprId Space() { return e_.Repeat(e_.Alt({e_.Text(" "), e_.Text("\n"), e_.Text("\r"), e_.Text("\t")}), 0, 16); }
-  ExprId Any() {
+  ExprId AnyByte() {
     ByteSet any;
     any.set();
-    return e_.Star(e_.Bytes(any));
+    return e_.Bytes(any);
   }
+  ExprId Any() { return e_.Star(AnyByte()); }
   // Any bytes and tokens without the text.
   ExprId Without(const std::string& text) { return e_.Not(e_.Concat({Any(), e_.Text(text), Any()})); }
+  // Any bytes and tokens up to the first such text, with it. Its bytes are decided on without a rule: a call that could
+  // begin behind each of them would have to be walked for each token.
+  ExprId UpTo(const std::string& text) {
+    const ExprId ended = e_.Concat(Any(), e_.Text(text));
+    return e_.And(ended, e_.Not(e_.Concat({ended, AnyByte(), Any()})));
+  }
   // Text without control tokens, and without the text.
   ExprId TextWithout(const std::string& text) {
     ByteSet bytes;
@@ -213,11 +220,17 @@ class CallGrammar {
   }
   bool many() const { return format_.text.many && calls_.parallel; }
 
-  ExprId Calls() {
+  // opened: the form's marker has come.
+  ExprId Calls(bool opened = false) {
     const CallText& text = format_.text;
-    const ExprId call = Once(e_.Concat(Written(text.before), Named(Written(text.after))));
-    const ExprId more = many() ? e_.Star(e_.Concat(Written(text.between), call)) : kEpsilon;
-    return e_.Concat({Written(text.begin), call, more, Written(text.end)});
+    std::string_view begin = text.begin, before = text.before;
+    const bool each = begin.empty();  // each call has the marker
+    if (opened) (each ? before : begin).remove_prefix(std::string_view(format_.open).size());
+    const ExprId call = Once(e_.Concat(Written(before), Named(Written(text.after))));
+    // In a text the next marker begins the next call, whatever stands before it.
+    const bool more = many() && !(opened && each);
+    const ExprId others = more ? e_.Star(e_.Concat(Written(text.between), call)) : kEpsilon;
+    return e_.Concat({Written(begin), call, others, Written(text.end)});
   }
 
   StatusOr<ExprId> Whole() {
@@ -228,11 +241,11 @@ class CallGrammar {
       case ToolForm::kPythonic: return WholeAnswer();
       default: break;
     }
-    const ExprId calls = Once(Calls());
-    if (calls_.required) return e_.Concat(Space(), calls);
-    if (calls_.answer) return e_.Concat(Space(), e_.Alt(calls, answer_));
-    const ExprId free = Without(Marked(format_.open));
-    const ExprId called = e_.Concat(free, calls);
+    if (calls_.required) return e_.Concat(Space(), Once(Calls()));
+    if (calls_.answer) return e_.Concat(Space(), e_.Alt(Once(Calls()), answer_));
+    const std::string marker = Marked(format_.open);
+    const ExprId free = Without(marker);
+    const ExprId called = e_.Concat(UpTo(marker), Once(Calls(true)));
     return many() ? e_.Concat(e_.Star(called), free) : e_.Alt(called, free);
   }
 

@@ -11,7 +11,9 @@
 
 namespace gyre::testing {
 
-inline boost::json::value RandomSchema(std::mt19937* random, int depth) {
+// random: gives unsigned numbers.
+template <typename Random>
+boost::json::value RandomSchema(Random* random, int depth) {
   namespace json = boost::json;
   auto pick = [random](int n) { return static_cast<int>((*random)() % static_cast<unsigned>(n)); };
   if (depth <= 0 && pick(3) == 0) return true;
