@@ -140,6 +140,7 @@ StatusOr<ChatAnswer> TargetBackend::Answer(json::array* messages, const Generate
   Request request;
   request.prompt = std::move(prompt.ids);
   request.stop_ids = std::move(prompt.stop_ids);
+  request.boundaries = std::move(prompt.boundaries);
   request.sampling = WithSeed(options);
   request.max_new_tokens = n < 0 ? room : static_cast<uint32_t>(std::min<int64_t>(room, n));
   request.stops = options.stops;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/counted.h"
+#include "cli/check_arguments.h"
 #include "cli/child_process.h"
 #include "cli/exit_code.h"
 #include "cli/nearest.h"
@@ -27,6 +28,16 @@ constexpr size_t kShownLines = 6, kShownBytes = 600;
 constexpr size_t kAskedLines = 200, kAskedBytes = 16384;
 
 std::string SecondsText(Duration time) { return fmt::format("{:g} s", std::chrono::duration<double>(time).count()); }
+
+// What the schema is held against: null says that an argument is absent.
+std::string WithoutNulls(const ChatTool& tool, const json::value& arguments) {
+  json::object kept;
+  for (const auto& [name, value] : arguments.get_object()) {
+    const bool required = std::find(tool.required.begin(), tool.required.end(), name) != tool.required.end();
+    if (required || !value.is_null()) kept[name] = value;
+  }
+  return http::WriteJson(kept);
+}
 
 // The sentence for a command that did not succeed; "": it did.
 std::string WhyFailed(const ChatTool& tool, const ChildEnd& end) {
@@ -139,6 +150,8 @@ StatusOr<std::string> ChatTools::Result(const ChatCall& call, const Ask& ask, co
   const json::value arguments = json::parse(call.arguments.empty() ? "{}" : call.arguments, error);
   if (error || !arguments.is_object()) return InvalidArgument("the arguments are no JSON object");
   GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> words, tool->Words(arguments.get_object()));
+  // The user is not asked for a call that is wrong.
+  if (!tool->schema.empty()) GYRE_RETURN_IF_ERROR(CheckArguments(tool->schema, WithoutNulls(*tool, arguments)));
   GYRE_RETURN_IF_ERROR(Allow(*tool, call, words, ask));
   if (stopped()) return interrupted;
   GYRE_ASSIGN_OR_RETURN(const ChildEnd end, RunChild({.command = words,

@@ -33,6 +33,7 @@ class UrlBackend : public ChatBackend {
           if (!chunk.reasoning.empty()) on_text(chunk.reasoning, true);
           if (!chunk.text.empty()) on_text(chunk.text, false);
           answer.text += chunk.text;
+          answer.reasoning += chunk.reasoning;
           if (wrong.ok()) wrong = calls.Take(chunk.calls);
         },
         [&] { return !wrong.ok() || InterruptGuard::Interrupted(); });
@@ -44,6 +45,7 @@ class UrlBackend : public ChatBackend {
     for (ApiCall& call : calls.Finish(end->finish_reason == "length")) {
       answer.calls.push_back({std::move(call.id), std::move(call.name), std::move(call.arguments)});
     }
+    if (answer.calls.empty()) answer.reasoning.clear();
     if (end->finish_reason == "length") {
       answer.note = options.n >= 0 ? fmt::format("the answer is cut off after {} or at the context's end",
                                                  Counted(static_cast<uint64_t>(options.n), "token"))

@@ -63,7 +63,7 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_flag("--metrics-open", o->metrics_open, "let anyone read /metrics");
-  app->add_flag("--keep-changing-lines", o->keep_changing_lines,
+  app->add_flag("--keep-changing-lines", options->ring.keep_changing_lines,
                 "leave lines of the system prompt that some clients change in every request as they are");
   app->add_flag("--no-reasoning-split", o->no_reasoning_split,
                 "leave what a reasoning model thinks, and the markers around it, in the content");

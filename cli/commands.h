@@ -193,8 +193,7 @@ struct HttpOptions {
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
   bool metrics_open = false;
-  bool keep_changing_lines = false;  // of system prompts, as clients send them
-  bool no_reasoning_split = false;   // what a reasoning model thinks is content
+  bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };
 
 // The file and format of a server's log.

@@ -156,7 +156,6 @@ void HttpFront::Serve(const ServeCommandOptions& options, const std::string& mod
   context.flags = options.flags;
   context.tracer = tracer;
   context.metrics_open = options_.metrics_open;
-  context.hold_lines = !options_.keep_changing_lines;
   context.split_reasoning = !options_.no_reasoning_split;
   context.ready = [&runtime, &draining = draining_]() -> Status {
     if (draining) return Unavailable("draining: the server is about to end");

@@ -112,6 +112,7 @@ void ReadTool(http::JsonFields& fields, const std::filesystem::path& beside, Too
   std::vector<std::string> parameters;
   if (const json::object* schema = fields.Object("parameters")) {
     function["parameters"] = *schema;
+    tool.schema = json::serialize(*schema);
     parameters = NamesIn(*schema, "properties");
     tool.required = NamesIn(*schema, "required");
   }

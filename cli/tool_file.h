@@ -14,6 +14,7 @@ namespace gyre {
 // A program that a model may call. Immutable.
 struct ChatTool {
   std::string name;
+  std::string schema;                 // of its arguments, JSON; "" = none
   std::vector<std::string> required;  // arguments that must be there
   // The program and its words. {NAME} in a word stands for an argument, {{NAME}} for the text {NAME}.
   std::vector<std::string> command;

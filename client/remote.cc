@@ -75,6 +75,7 @@ class RemoteTarget : public Target {
     GYRE_RETURN_IF_ERROR(AskUntilThere(request, &v1::Inference::Stub::Prompt, &reply));
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
+                      .boundaries = {reply.boundaries().begin(), reply.boundaries().end()},
                       .format = reply.format(),
                       .answer = DecodeFormat(reply.answer())};
   }

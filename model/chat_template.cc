@@ -8,6 +8,7 @@
 #include <span>
 
 #include "model/special_trie.h"
+#include "model/thought_messages.h"
 #include "model/tool_messages.h"
 #include "model/utf8.h"
 #include "model/weights.h"
@@ -268,7 +269,7 @@ StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& forma
   if (!conversation.tools.is_null() && !chat.takes_tools()) {
     return Unimplemented("the chat template has no tools, so the model can't be told of them");
   }
-  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(WithToolMessages(chat, conversation), tokenizer));
+  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(WithToolMessages(chat, WithThoughts(chat, conversation)), tokenizer));
   prompt.boundaries = FindBoundaries(prompt.ids, tokenizer);
   if (const auto at = FindText(prompt.ids, conversation.passing_end, tokenizer)) {
     prompt.boundaries.insert(std::upper_bound(prompt.boundaries.begin(), prompt.boundaries.end(), *at), *at);

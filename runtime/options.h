@@ -97,6 +97,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
   StateKeeper* state = nullptr;              // what outlives the process; outlives the runtime. null: nothing does
   bool quiet = false;                        // no warnings
+  bool keep_changing_lines = false;          // ServiceLimits
   std::shared_ptr<const Model> opened;       // the model, where it is open already; null: Runtime::Open opens `model`
   NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Gets the bytes of weights that the first plan has loaded, and their total. Called on another thread; the last call

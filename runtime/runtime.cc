@@ -203,6 +203,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
   ServiceLimits limits;
   if (o.context_shift) limits.unasked_tokens = kUnaskedContexts * context_;
+  limits.keep_changing_lines = o.keep_changing_lines;
   service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_, limits, o.state);
   return cluster_->Start(engine_.get(), port_.get());
 }

@@ -262,8 +262,38 @@ TEST_F(ToolsTest, TheModelHearsWhatWentWrong) {
                                  "error: ./missing can't be started: No such file or directory",
                                  "error: the argument \"a\" is missing",
                                  "error: an argument has a zero byte, which no word of a command can have",
-                                 R"({"b":[1]})", "error: the arguments are no JSON object",
-                                 "error: the arguments are no JSON object", "error: there is no tool nobody"));
+                                 "error: the arguments do not fit the tool's parameters: behind {\"a\": may not "
+                                 "come {\"b\":[1]}}",
+                                 "error: the arguments are no JSON object", "error: the arguments are no JSON object",
+                                 "error: there is no tool nobody"));
+}
+
+// The user is not asked for what is wrong.
+TEST_F(ToolsTest, ArgumentsAreHeldAgainstTheSchema) {
+  Tools(R"({"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"},
+      "days":{"type":"integer","maximum":9},"unit":{"enum":["C","F"]}},"required":["city"],
+      "additionalProperties":false},"command":["./weather","{city}"]},
+      {"name":"odd","parameters":{"type":"object","properties":{"a":{"$recursiveRef":"#"}}},"command":["echo","ran"]})");
+  const OpenAiPeer peer(CallsThem({{"weather", R"({"city":"Köln","days":"3"})"},
+                                   {"weather", R"({"days":30,"city":"Oslo"})"},
+                                   {"weather", R"({"city":"Oslo","unit":"K"})"},
+                                   {"weather", R"({"city":"Oslo","town":1})"},
+                                   {"weather", R"({"city":null})"},
+                                   {"odd", R"({"a":1})"}}));
+  const Ended e = Piped("--url " + peer.url(), "--allow-tool odd");
+  EXPECT_EQ(e.code, 0) << e.text;
+  const std::string wrong = "error: the arguments do not fit the tool's parameters: behind ";
+  EXPECT_THAT(Results(peer), ::testing::ElementsAre(wrong + R"({"city":"Köln","days": may not come "3"})",
+                                                    wrong + R"({"days":3 may not come 0,"city":"Oslo"})",
+                                                    wrong + R"({"city":"Oslo","unit":" may not come K"})",
+                                                    wrong + R"({"city":"Oslo"," may not come town":1})",
+                                                    wrong + R"({"city": may not come null})", "ran"));
+  EXPECT_THAT(e.text, Not(HasSubstr("nobody can be asked")));
+  const OpenAiPeer right(CallsThem({{"weather", R"({"unit":"F","days":9,"city":"Oslo"})"},
+                                    {"weather", R"({"city":"Oslo","days":null,"unit":null})"}}));
+  const Ended fine = Piped("--url " + right.url(), "--allow-tool weather");
+  EXPECT_THAT(fine.text, Not(HasSubstr("do not fit"))) << fine.text;
+  EXPECT_TRUE(Ran("weather"));
 }
 
 TEST_F(ToolsTest, AModelThatCallsAndCallsIsStopped) {

@@ -27,12 +27,14 @@ if(GYRE_TESTS)
     FILES coordinator_roster_test coordinator_speeds_test coordinator_ring_watch_test coordinator_kv_restore_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
-  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test coordinator_option_docs_test DEPS gyre_coordinator Boost::json)
+  gyre_tests(service_tests "unit;asan"
+    FILES coordinator_changing_lines_test coordinator_service_test coordinator_state_test coordinator_option_docs_test
+    DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"
     FILES coordinator_service_grpc_test coordinator_service_port_test
     DEPS gyre_coordinator)
   gyre_tests(http_tests "unit;asan"
-    FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test http_changing_lines_test
+    FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
     DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan"
     FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test

@@ -309,6 +309,39 @@ TEST_F(KvSnapshotTest, TheNextTurnFindsTheLastMessage) {
   EXPECT_EQ(found, 18u);
 }
 
+// An answer ends anywhere: the last of its snapshots stays, and those at the regular distance.
+TEST_F(KvSnapshotTest, TheNextTurnFindsTheAnswer) {
+  KvCache cache({.counts = {.units = {64, 6}}, .block_size = 2, .snapshot_every = 16, .answer_every = 3});
+  Rows rows = Text(0, 7);
+  KvTables t;
+  ASSERT_TRUE(cache.Admit({.rows = rows.span(), .prompt = 7}, &t));
+  uint64_t step = 0;
+  uint32_t copies = 0, kept = 0;
+  for (uint32_t at = 0; at < 29;) {
+    const uint32_t end = at == 0 ? cache.NextSnapshot(t, 0) : at == 6 ? 7 : at + 1;
+    while (t.blocks.size() < cache.BlocksFor(end)) ASSERT_TRUE(cache.TakeUnit(end, false, &t));
+    copies += cache.Launch(at, end, at == 0, &t).slots.copy != kNoBlock ? 1 : 0;
+    at = end;
+    if (at >= 7) {
+      rows.tokens.push_back(static_cast<TokenId>(100 + at));
+      rows.classes.push_back(RowClass::kPrompt);
+    }
+    cache.Publish(rows.span(), at, ++step, &t);
+    kept = std::max(kept, cache.pool(kSlotGroup).kept());
+  }
+  EXPECT_EQ(copies, 7u) << "6; 8, 12, 16, 20, 24, 28";
+  EXPECT_EQ(kept, 3u) << "the prompt's, the regular one at 16, and the last one";
+  cache.Release(&t);
+  KvTables next;
+  rows.tokens.insert(rows.tokens.end(), {7, 7, 7, 7});
+  rows.classes.resize(rows.tokens.size(), RowClass::kPrompt);
+  ASSERT_TRUE(cache.Admit({.rows = rows.span(), .prompt = static_cast<uint32_t>(rows.tokens.size())}, &next));
+  EXPECT_EQ(next.published * 2, 28u);
+  cache.Release(&next);
+  const Status status = cache.CheckIntegrity({});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(KvSnapshotTest, RegularOnesGoFirst) {
   Compute(Text(0, 11), {4});   // 4, 8 (which is regular) and 10
   Compute(Text(100, 41), {});  // 8, 16, 24, 32 and 40: four slots are there beside its own

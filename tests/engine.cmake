@@ -33,7 +33,8 @@ if(GYRE_TESTS)
   set_tests_properties(ring_stuck PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_SLOW_TESTS=1)
   gyre_tests(standby_tests "engine;process" FILES ring_standby_test ring_etcd_test ring_partition_test DEPS gyre_runtime)
   target_sources(standby_tests PRIVATE testing/equal_machines.cc testing/isa_environment.cc testing/emulated_isa.cc)
-  target_compile_definitions(standby_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>")
+  target_compile_definitions(standby_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
+                                                   GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   add_dependencies(standby_tests gyre)
   # A leader that is cut off: leases and pings end, which takes seconds.
   add_test(NAME ring_partition COMMAND standby_tests --gtest_filter=PartitionTest.*)

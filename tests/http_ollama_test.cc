@@ -104,7 +104,7 @@ TEST_F(OllamaTest, WhatIsWrongIsSaidInTheFormOfThisApi) {
   Refused(kOllamaChat, "{", 400, "JSON");
   Refused(kOllamaChat, R"({"messages":[]})", 400, "model");
   Refused(kOllamaChat, R"({"model":"none","messages":[]})", 404, "none");
-  Refused(kOllamaChat, R"({"model":"demo","messages":[{"role":"tool","content":"x"}]})", 400, "role");
+  Refused(kOllamaChat, R"({"model":"demo","messages":[{"role":"bot","content":"x"}]})", 400, "role");
   Refused(kOllamaChat, R"({"model":"demo","messages":[{"role":"user","content":"x","images":["aGk="]}]})", 400,
           "images");
   Refused(kOllamaChat, R"({"model":"demo","messages":[{"role":"user","content":"x"}],"format":"xml"})", 400, "format");

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
 #include "model/weights.h"
 #include "tests/testing/fake_engine.h"
@@ -19,6 +20,7 @@ class ProgressTest : public ::testing::Test {
   ProgressTest() {
     AddOpenAiRoutes(api_.router, api_.context);
     AddAnthropicRoutes(api_.router, api_.context);
+    AddLlamaRoutes(api_.router, api_.context);
   }
   // Runs `work` beside the call, as the engine's thread does.
   std::unique_ptr<FakeExchange> CallBeside(const char* path, const std::string& body,
@@ -41,8 +43,10 @@ class ProgressTest : public ::testing::Test {
 };
 
 TEST_F(ProgressTest, AStreamThatAsksForItHasItInChunks) {
-  for (const auto& [path, body] :
-       {std::pair{kChat, R"("messages":[{"role":"user","content":"Hi"}])"}, std::pair{kComplete, R"("prompt":"Hi")"}}) {
+  const std::pair<const char*, const char*> calls[] = {{kChat, R"("messages":[{"role":"user","content":"Hi"}])"},
+                                                       {kComplete, R"("prompt":"Hi")"},
+                                                       {"/completion", R"("prompt":"Hi")"}};
+  for (const auto& [path, body] : calls) {
     SCOPED_TRACE(path);
     const auto n = static_cast<uint64_t>(engine_.requests().size() + 1);
     const auto exchange =
@@ -65,8 +69,13 @@ TEST_F(ProgressTest, AStreamThatAsksForItHasItInChunks) {
       const auto chunk = Json(event.data);
       if (chunk.as_object().contains("prompt_progress")) {
         EXPECT_EQ(first_text, 0u) << "all of it comes before the text";
-        EXPECT_EQ(At(chunk, "/choices/0/index"), "0");
-        EXPECT_EQ(At(chunk, "/choices/0/finish_reason"), "null");
+        if (path == std::string_view("/completion")) {
+          EXPECT_EQ(At(chunk, "/content"), "");
+          EXPECT_EQ(At(chunk, "/stop"), "false");
+        } else {
+          EXPECT_EQ(At(chunk, "/choices/0/index"), "0");
+          EXPECT_EQ(At(chunk, "/choices/0/finish_reason"), "null");
+        }
         seen.push_back(At(chunk, "/prompt_progress"));
       } else if (event.data.find("\"x\"") != std::string::npos) {
         first_text = at;

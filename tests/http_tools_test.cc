@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/ollama.h"
 #include "coordinator/http/openai.h"
 #include "model/weights.h"
 #include "tests/testing/demo_model.h"
@@ -22,6 +23,7 @@ constexpr char kToolTemplate[] =
     "{%if tools%}T{{tools|tojson}}{%endif%}{%for m in messages%}[{{m.role}}:{{m.content}}{{m.name}}"
     "{%if m.tool_calls%}<tool_call>{{m.tool_calls[0].function|tojson}}{%endif%}]{%endfor%}";
 constexpr char kResponsesRoute[] = "/v1/responses", kMessagesRoute[] = "/v1/messages";
+constexpr char kOllamaRoute[] = "/api/chat";
 
 class ToolsTest : public ::testing::Test {
  protected:
@@ -29,6 +31,7 @@ class ToolsTest : public ::testing::Test {
       : file_(gyre::testing::DemoModelWithTemplate(chat_template)), model_(*OpenModel(file_.path())) {
     AddOpenAiRoutes(api_.router, api_.context);
     AddAnthropicRoutes(api_.router, api_.context);
+    AddOllamaRoutes(api_.router, api_.context);
   }
   // The client's view of an answer with these tokens.
   std::string Call(const char* path, const std::string& body, const std::vector<std::string>& says,
@@ -288,6 +291,92 @@ TEST_F(ToolsTest, AResponseHasItemsOfCalls) {
   EXPECT_EQ(At(end, "/response/output/1/arguments"), R"({"a": 1})");
 }
 
+// A tool that takes a text is a function with one argument for the model.
+TEST_F(ToolsTest, ACustomToolTakesAText) {
+  const std::vector<std::string> says = {"<tool_call>{\"name\": \"patch\", \"argu", "ments\": {\"input\": \"*** a\\n",
+                                         "b\"}}</tool_call>"};
+  const std::string flat = R"("tools":[{"type":"custom","name":"patch","description":"Edits.","format":{"type":)"
+                           R"("grammar","syntax":"lark","definition":"start: x"}},{"type":"function","name":"f"}])";
+  const std::string body = R"({"input":"Hi",)" + flat;
+  const auto whole = Json(Call(kResponsesRoute, body + "}", says));
+  EXPECT_EQ(At(whole, "/output/0/type"), "custom_tool_call");
+  EXPECT_EQ(At(whole, "/output/0/input"), "*** a\nb");
+  EXPECT_THAT(Prompt(), HasSubstr(R"("description": "Edits.\nThe input obeys this grammar (lark):\nstart: x")"));
+  EXPECT_THAT(Prompt(), HasSubstr(R"("required": ["input"])"));
+  std::vector<std::string> events;
+  for (const SseMessage& event : Events(Call(kResponsesRoute, body + ",\"stream\":true}", says))) {
+    if (event.event.find("custom") == std::string::npos) continue;
+    events.push_back(event.event.substr(event.event.rfind('.') + 1) + At(Json(event.data), "/delta") +
+                     At(Json(event.data), "/input"));
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"delta*** a\nb(absent)", "done(absent)*** a\nb"}));
+  Call(kResponsesRoute,
+       R"({"input":[{"role":"user","content":"Hi"},)" + boost::json::serialize(whole.at("output").at(0)) +
+           R"(,{"type":"custom_tool_call_output","call_id":")" + At(whole, "/output/0/call_id") +
+           R"(","output":"Done"}],)" + flat + "}",
+       {"x"});
+  EXPECT_THAT(
+      Prompt(),
+      HasSubstr(R"([assistant:<tool_call>{"name": "patch", "arguments": {"input": "*** a\nb"}}][tool:Donepatch])"));
+
+  const std::string nested = R"("tools":[{"type":"custom","custom":{"name":"patch"}}])";
+  const std::string chat = R"({"messages":[{"role":"user","content":"Hi"}],)" + nested;
+  const auto answer = Json(Call(kChat, chat + "}", says));
+  const std::string call = At(answer, "/choices/0/message/tool_calls/0");
+  EXPECT_EQ(At(Json(call), "/type"), "custom");
+  EXPECT_EQ(At(Json(call), "/custom/input"), "*** a\nb");
+  std::string name, input;
+  for (const SseMessage& message : Events(Call(kChat, chat + ",\"stream\":true}", says))) {
+    if (message.data == "[DONE]") continue;
+    const std::string at = "/choices/0/delta/tool_calls/0/custom/";
+    if (At(Json(message.data), at + "name") != "(absent)") name += At(Json(message.data), at + "name");
+    if (At(Json(message.data), at + "input") != "(absent)") input += At(Json(message.data), at + "input");
+  }
+  EXPECT_EQ(name + ":" + input, "patch:*** a\nb");
+  Call(kChat,
+       R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":[)" + call +
+           R"(]},{"role":"tool","tool_call_id":")" + At(Json(call), "/id") + R"(","content":"Done"}],)" + nested + "}",
+       {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr(R"("arguments": {"input": "*** a\nb"}}][tool:Donepatch])"));
+
+  // A regular expression is obeyed; a custom tool can be chosen by its name.
+  Call(kResponsesRoute,
+       R"({"input":"Hi","tool_choice":{"type":"custom","name":"t"},"tools":[{"type":"custom","name":"t","format":)"
+       R"({"type":"grammar","syntax":"regex","definition":"[0-9]+"}}]})",
+       {"x"});
+  const Request request = engine_.requests().back();
+  ASSERT_TRUE(request.grammar_source);
+  EXPECT_THAT(request.grammar_source->text, HasSubstr("^(?:[0-9]+)$"));
+  Refused(kMessagesRoute,
+          R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":"a"}],"tools":[)"
+          R"({"type":"web_search_20250305","name":"web_search","max_uses":5}]})",
+          422, "web_search_20250305");
+}
+
+// As Codex asks: tools of a namespace, a search of the server's beside them, and several messages of the developer.
+TEST_F(ToolsTest, AResponseMayHaveToolsOfANamespace) {
+  const std::string tools =
+      R"("tools":[{"type":"namespace","name":"agents","description":"d","tools":[{"type":"function","name":"close",)"
+      R"("parameters":{"type":"object","properties":{}}}]},{"type":"function","name":"close"},)"
+      R"({"type":"web_search","external_web_access":false}])";
+  const std::string head = R"({"instructions":"One.","input":[{"type":"message","role":"developer","content":"Two."},)"
+                           R"({"type":"message","role":"user","content":"Hi"})";
+  const std::vector<std::string> says = {"<tool_call>{\"name\": \"agents__close\", \"arguments\": {}}</tool_call>"};
+  const auto whole = Json(Call(kResponsesRoute, head + "]," + tools + R"(,"client_metadata":{"a":"b"}})", says));
+  EXPECT_EQ(At(whole, "/output/0/name"), "close");
+  EXPECT_EQ(At(whole, "/output/0/namespace"), "agents");
+  EXPECT_THAT(Prompt(), HasSubstr("[system:One.\n\nTwo.][user:Hi]"));
+  EXPECT_THAT(Prompt(), Not(HasSubstr("web_search")));
+  Call(kResponsesRoute,
+       head + "," + boost::json::serialize(whole.at("output").at(0)) +
+           R"(,{"type":"function_call_output","call_id":")" + At(whole, "/output/0/call_id") + R"(","output":"ok"}],)" +
+           tools + "}",
+       {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr(R"({"name": "agents__close", "arguments": {}}][tool:okagents__close])"));
+  Refused(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"web_search"}]})", 422, "tools[0].type: this server");
+  Refused(kResponsesRoute, R"({"input":"Hi","tool_choice":{"type":"web_search"},)" + tools + "}", 422, "web_search");
+}
+
 TEST_F(ToolsTest, AMessageHasBlocksOfCalls) {
   const auto whole = Json(Call(kMessagesRoute, kMessageBody + "}", kCalling));
   EXPECT_EQ(At(whole, "/content/0/text"), "I look.");
@@ -316,6 +405,197 @@ TEST_F(ToolsTest, AMessageHasBlocksOfCalls) {
   const auto one = Json(Call(
       kMessagesRoute, kMessageBody + R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true}})", kCalling));
   EXPECT_EQ(At(one, "/content/2"), "(absent)");
+}
+
+const std::string kOllamaBody = R"({"model":"demo","messages":[{"role":"user","content":"Hi"}],)" + kChatTools;
+
+TEST_F(ToolsTest, OllamasChatHasThem) {
+  const auto whole = Json(Call(kOllamaRoute, kOllamaBody + ",\"stream\":false}", kCalling));
+  EXPECT_EQ(At(whole, "/message/content"), "I look.");
+  EXPECT_EQ(At(whole, "/message/tool_calls/0/function/name"), "f");
+  EXPECT_EQ(At(whole, "/message/tool_calls/0/function/index"), "0");
+  EXPECT_EQ(At(whole, "/message/tool_calls/0/function/arguments"), R"({"a":1})") << "an object, not a text";
+  EXPECT_EQ(At(whole, "/message/tool_calls/0/id").substr(0, 5), "call_");
+  EXPECT_EQ(At(whole, "/message/tool_calls/1/function/name"), "g");
+  EXPECT_EQ(At(whole, "/message/tool_calls/1/function/arguments"), "{}");
+  EXPECT_EQ(At(whole, "/done_reason"), "stop");
+  EXPECT_THAT(Prompt(), HasSubstr(R"("name": "f")"));
+
+  std::string content, streamed = Call(kOllamaRoute, kOllamaBody + "}", kCalling);
+  std::vector<std::string> calls;
+  while (!streamed.empty()) {
+    const auto part = Json(streamed.substr(0, streamed.find('\n')));
+    streamed.erase(0, streamed.find('\n') + 1);
+    content += At(part, "/message/content");
+    EXPECT_EQ(At(part, "/done"), streamed.empty() ? "true" : "false");
+    if (At(part, "/message/tool_calls") == "(absent)") continue;
+    EXPECT_EQ(At(part, "/message/content"), "");
+    EXPECT_EQ(At(part, "/message/tool_calls/1"), "(absent)") << "a part for each call";
+    EXPECT_EQ(At(part, "/message/tool_calls/0/function/index"), std::to_string(calls.size()));
+    calls.push_back(At(part, "/message/tool_calls/0/function/name") +
+                    At(part, "/message/tool_calls/0/function/arguments"));
+  }
+  EXPECT_EQ(content, "I look.");
+  EXPECT_EQ(calls, (std::vector<std::string>{R"(f{"a":1})", "g{}"}));
+
+  const std::vector<std::string> cut = {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"};
+  const auto begun = Json(Call(kOllamaRoute, kOllamaBody + ",\"stream\":false}", cut, FinishReason::kLength));
+  EXPECT_EQ(At(begun, "/message/tool_calls/0/function/arguments/raw"), "{\"a\": 1");
+  EXPECT_EQ(At(begun, "/done_reason"), "length");
+  EXPECT_THAT(Call(kOllamaRoute, kOllamaBody + "}", cut, FinishReason::kLength), HasSubstr(R"("raw":"{\"a\": 1")"));
+  const auto plain = Json(Call(kOllamaRoute, kOllamaBody + ",\"stream\":false}", {"No call."}));
+  EXPECT_EQ(At(plain, "/message/content"), "No call.");
+  EXPECT_EQ(At(plain, "/message/tool_calls"), "(absent)");
+  EXPECT_THAT(At(Json(api_.Post("/api/show", R"({"model":"demo"})")->answer.body), "/capabilities"),
+              HasSubstr("tools"));
+}
+
+TEST_F(ToolsTest, OllamasResultsGoToTheTemplate) {
+  const std::string head = R"({"model":"demo","stream":false,"messages":[{"role":"user","content":"Hi"},)";
+  const std::string calls = R"({"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":)"
+                            R"({"a":1}}},{"function":{"index":1,"name":"g","arguments":{}}}]},)";
+  // Results by the tools' names, in any order; by ids; and with neither, in the order of the calls.
+  for (const std::string results :
+       {R"({"role":"tool","tool_name":"g","content":"two"},{"role":"tool","tool_name":"f","content":"one"})",
+        R"({"role":"tool","tool_call_id":"call00001","content":"two"},)"
+        R"({"role":"tool","tool_call_id":"call00000","content":"one"})"}) {
+    Call(kOllamaRoute, head + calls + results + "]}", {"x"});
+    EXPECT_THAT(Prompt(),
+                HasSubstr(R"([assistant:<tool_call>{"name": "f", "arguments": {"a": 1}}][tool:twog][tool:onef])"));
+  }
+  Call(kOllamaRoute, head + calls + R"({"role":"tool","content":"one"},{"role":"tool","content":"two"}]})", {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr("[tool:onef][tool:twog]"));
+  Refused(kOllamaRoute, head + R"({"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}]})", 400,
+          "only an assistant");
+  Refused(kOllamaRoute, head + R"({"role":"user","content":"x","tool_name":"f"}]})", 400, "a tool's result");
+  Refused(kOllamaRoute,
+          head + R"({"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]})",
+          400, "arguments");
+  Refused("/api/generate", R"({"model":"demo","prompt":"x",)" + kChatTools + "}", 400, "they belong to a chat");
+}
+
+// A template that shows what the model thought before it called a tool, as Qwen's do.
+class ThoughtsTest : public ToolsTest {
+ protected:
+  ThoughtsTest()
+      : ToolsTest(
+            "{%if tools%}T{{tools|tojson}}{%endif%}{%for m in messages%}[{{m.role}}:{%if m.reasoning_content%}<think>"
+            "{{m.reasoning_content}}</think>{%endif%}{{m.content}}{%for c in m.tool_calls%}<tool_call>"
+            "{{c.function|tojson}}{%endfor%}]{%endfor%}<think>") {}
+};
+const std::vector<std::string> kThinking = {"I wonder", ".</think>",
+                                            "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>"};
+constexpr char kThought[] = R"([assistant:<think>I wonder.</think><tool_call>{"name": "g", "arguments": {}}])";
+
+TEST_F(ThoughtsTest, AMessagesThoughtsComeBack) {
+  const auto whole = Json(Call(kMessagesRoute, kMessageBody + "}", kThinking));
+  EXPECT_EQ(At(whole, "/content/0/thinking"), "I wonder.");
+  const std::string signature = At(whole, "/content/0/signature");
+  EXPECT_EQ(signature.size(), 37u) << signature;
+  std::string streamed, order;
+  for (const SseMessage& event : Events(Call(kMessagesRoute, kMessageBody + ",\"stream\":true}", kThinking))) {
+    const auto data = Json(event.data);
+    if (At(data, "/index") == "0") order += event.event.substr(14) + At(data, "/delta/type") + " ";
+    if (At(data, "/delta/type") == "signature_delta") streamed += At(data, "/delta/signature");
+  }
+  EXPECT_EQ(streamed, signature);
+  EXPECT_THAT(order, ::testing::EndsWith("deltasignature_delta stop(absent) ")) << "before the block ends";
+
+  const std::string answer = boost::json::serialize(whole.at("content"));
+  const auto again = [&](const std::string& content, const std::string& more = "") {
+    Call(kMessagesRoute,
+         kMessageBody.substr(0, kMessageBody.find(R"(],"tools")")) + R"(,{"role":"assistant","content":)" + content +
+             R"(},{"role":"user","content":[{"type":"tool_result","tool_use_id":")" + At(whole, "/content/1/id") +
+             R"(","content":"one"}]}])" + more + kMessageBody.substr(kMessageBody.find(R"(,"tools")")) + "}",
+         {"x</think>y"});
+    return Prompt();
+  };
+  EXPECT_THAT(again(answer), HasSubstr(std::string(kThought) + "[tool:one]"));
+  EXPECT_THAT(again(R"([{"type":"redacted_thinking","data":"abc"},)" + answer.substr(1)), HasSubstr(kThought));
+  std::string foreign = answer;
+  foreign.replace(foreign.find(signature), signature.size(), "ErUB");
+  EXPECT_THAT(again(foreign), HasSubstr(kThought));
+  // The client asks for fewer of them.
+  const std::string clear = R"(,"context_management":{"edits":[{"type":"clear_thinking_20251015")";
+  EXPECT_THAT(again(answer, clear + R"(,"keep":"all"}]})"), HasSubstr(kThought));
+  EXPECT_THAT(again(answer, clear + R"(,"keep":{"type":"thinking_turns","value":2}}]})"), HasSubstr(kThought));
+  EXPECT_THAT(again(answer, clear + "}]}"), HasSubstr(kThought)) << "the last turn's stay";
+  Refused(
+      kMessagesRoute,
+      R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":[{"type":"thinking","thinking":"x"}]}]})",
+      400, "messages[0].content[0].type");
+}
+
+TEST_F(ThoughtsTest, ThoughtsOfEarlierTurnsAreCleared) {
+  const auto prompt = [&](const std::string& keep) {
+    Call(kMessagesRoute,
+         R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":"a"},)"
+         R"({"role":"assistant","content":[{"type":"thinking","thinking":"old","signature":""},)"
+         R"({"type":"text","text":"b"}]},{"role":"user","content":"c"},{"role":"assistant","content":)"
+         R"([{"type":"thinking","thinking":"new","signature":""},{"type":"text","text":"d"}]},)"
+         R"({"role":"user","content":"e"}],"context_management":{"edits":[)"
+         R"({"type":"clear_thinking_20251015","keep":)" +
+             keep + "}]}}",
+         {"x</think>y"});
+    return Prompt();
+  };
+  EXPECT_THAT(prompt("\"all\""), HasSubstr("<think>old"));
+  EXPECT_THAT(prompt(R"({"type":"thinking_turns","value":3})"), HasSubstr("<think>old"));
+  EXPECT_THAT(prompt(R"({"type":"thinking_turns","value":2})"),
+              ::testing::AllOf(HasSubstr("<think>new"), Not(HasSubstr("<think>old"))));
+  EXPECT_THAT(prompt(R"({"type":"thinking_turns","value":1})"), Not(HasSubstr("<think>new")));
+}
+
+TEST_F(ThoughtsTest, AResponsesThoughtsComeBack) {
+  const std::string body = R"({"input":[{"role":"user","content":"Hi"}],)" + kFlatTools;
+  const auto plain = Json(Call(kResponsesRoute, body + "}", kThinking));
+  EXPECT_EQ(At(plain, "/output/0/content/0/text"), "I wonder.");
+  EXPECT_EQ(At(plain, "/output/0/encrypted_content"), "(absent)");
+  const auto whole =
+      Json(Call(kResponsesRoute, body + R"(,"store":false,"include":["reasoning.encrypted_content"]})", kThinking));
+  boost::json::object thought = whole.at("output").at(0).as_object();
+  EXPECT_EQ(thought.at("type"), "reasoning");
+  const auto again = [&](const boost::json::object& item) {
+    Call(kResponsesRoute,
+         R"({"input":[{"role":"user","content":"Hi"},)" + boost::json::serialize(item) + "," +
+             boost::json::serialize(whole.at("output").at(1)) + R"(,{"type":"function_call_output","call_id":")" +
+             At(whole, "/output/1/call_id") + R"(","output":"one"}],)" + kFlatTools + "}",
+         {"x</think>y"});
+    return Prompt();
+  };
+  EXPECT_THAT(again(thought), HasSubstr(std::string(kThought) + "[tool:one]"));
+  thought.erase("content");  // as clients hand it on that show no raw thoughts
+  EXPECT_THAT(again(thought), HasSubstr(kThought));
+  thought["encrypted_content"] = "gAAAA";
+  EXPECT_THAT(again(thought), Not(HasSubstr("<think>I"))) << "another server's";
+  // Thoughts, a text and a call are one message.
+  Call(kResponsesRoute,
+       R"({"input":[{"role":"user","content":"Hi"},{"type":"reasoning","summary":[],"content":[{"type":)"
+       R"("reasoning_text","text":"Hm"}]},{"type":"message","role":"assistant","content":[{"type":"output_text",)"
+       R"("text":"I look."}]},{"type":"function_call","call_id":"c1","name":"g","arguments":"{}"},)"
+       R"({"type":"function_call_output","call_id":"c1","output":"one"}],)" +
+           kFlatTools + "}",
+       {"x</think>y"});
+  EXPECT_THAT(Prompt(),
+              HasSubstr(R"([assistant:<think>Hm</think>I look.<tool_call>{"name": "g", "arguments": {}}][tool)"));
+}
+
+TEST_F(ThoughtsTest, AChatsAndOllamasThoughtsComeBack) {
+  const std::string call = R"("tool_calls":[{"id":"c1","type":"function","function":{"name":"g","arguments":)";
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    Call(kChat,
+         std::string(R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,")") + name +
+             R"(":"I wonder.",)" + call + R"("{}"}}]},{"role":"tool","tool_call_id":"c1","content":"one"}],)" +
+             kChatTools + "}",
+         {"x</think>y"});
+    EXPECT_THAT(Prompt(), HasSubstr(kThought)) << name;
+  }
+  Call(kOllamaRoute,
+       R"({"model":"demo","messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"",)"
+       R"("thinking":"I wonder.",)" +
+           call + R"({}}}]},{"role":"tool","tool_name":"g","content":"one"}],)" + kChatTools + "}",
+       {"x</think>y"});
+  EXPECT_THAT(Prompt(), HasSubstr(kThought));
 }
 
 // Its template reads tools and says nothing of how they are called.

@@ -52,6 +52,7 @@ class TurnsTest : public ::testing::TestWithParam<const char*> {
     o.ctx = kContext;
     o.parallel = 2;
     o.max_sequences = 8;
+    o.exact = true;  // an answer has the same bits as a part of the next prompt, on any processor
     ring_ = gyre::testing::OpenRing(o);
     api_ = std::make_unique<ApiCaller>(ring_->service());
     AddOpenAiRoutes(api_->router, api_->context);
@@ -109,6 +110,31 @@ constexpr uint64_t kCounter = 65;
 TEST_P(TurnsTest, ClaudeCodePaysForWhatIsNew) { Play(AgentSession::Shape::kClaudeCode, kLost); }
 
 TEST_P(TurnsTest, OpenCodePaysForWhatIsNew) { Play(AgentSession::Shape::kOpenCode, kLost + kCounter); }
+
+// The model's own answers are a part of the next turn, with their tokens as they were drawn.
+TEST_P(TurnsTest, AnswersThatComeBackAreFound) {
+  boost::json::array ids;
+  for (uint32_t i = 0; i < 500; ++i) ids.emplace_back(5 + i * 7 % 200);
+  uint64_t before = 0;
+  for (const uint32_t answer : {300u, 90u, 211u}) {
+    const boost::json::value said =
+        api_->Get("/v1/completions", boost::json::serialize(boost::json::object{{"model", "demo"},
+                                                                                {"prompt", ids},
+                                                                                {"max_tokens", answer},
+                                                                                {"temperature", 1},
+                                                                                {"seed", 5},
+                                                                                {"ignore_eos", true},
+                                                                                {"return_token_ids", true}}));
+    const uint64_t cached = std::stoull(At(said, "/usage/prompt_tokens_details/cached_tokens"));
+    // Of a recurrent state there is a copy each 64 tokens of an answer.
+    EXPECT_GE(cached + 64 + 2 * 16, before) << "of a prompt of " << ids.size();
+    const auto& drawn = said.at("choices").at(0).at("token_ids").as_array();
+    ASSERT_EQ(drawn.size(), answer);
+    ids.insert(ids.end(), drawn.begin(), drawn.end());
+    before = ids.size();
+    for (uint32_t i = 0; i < 30; ++i) ids.emplace_back(9 + i);
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Models, TurnsTest, ::testing::Values("llama", "gemma3", "qwen35", "lfm2", "deepseek2"));
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "coordinator/state/etcd_client.h"
 #include "coordinator/state/etcd_store.h"
 #include "tests/testing/etcd.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
 
@@ -144,6 +146,61 @@ TEST_F(StandbyTest, ALeaderWithoutEtcdStopsAndComesBackWithIt) {
   const auto term = [&](size_t at) { return std::stoull(said.substr(at + words.size())); };
   ASSERT_NE(said.find(words), said.rfind(words)) << said;
   EXPECT_GT(term(said.rfind(words)), term(said.find(words)));
+}
+
+// The answer's JSON.
+boost::json::value Http(const std::string& address, const std::string& method, const std::string& path,
+                        const std::string& body = "") {
+  testing::HttpClient client(address);
+  EXPECT_TRUE(client.Request(method, path, "Content-Type: application/json\r\nConnection: close\r\n", body));
+  const testing::HttpAnswer answer = client.Answer();
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  boost::system::error_code error;
+  return boost::json::parse(answer.body, error);
+}
+
+// An agent's conversation goes on at the other coordinator: the response that it goes on from was stored by the first.
+TEST_F(StandbyTest, AResponseGoesOnAtTheOtherCoordinator) {
+  const auto serve = [&] {
+    return std::make_unique<Process>(std::vector<std::string>{GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--cluster",
+                                                              "127.0.0.1:0", "--http", "127.0.0.1:0", "--standby",
+                                                              etcd_->url(), "-t", "1", "--lease", "2"});
+  };
+  const auto first = serve();
+  ASSERT_TRUE(first->WaitFor("this coordinator leads").has_value()) << first->output();
+  const std::string a = first->WaitFor("listening http://").value_or("");
+  const auto second = serve();
+  ASSERT_TRUE(second->WaitFor("standing by, the leader is ").has_value()) << second->output();
+  const std::string tail = R"(,"model":"demo","max_output_tokens":8,"temperature":0})";
+  const std::string question = R"({"type":"message","role":"user","content":"What is a ring?"})";
+  const auto asked = Http(a, "POST", "/v1/responses", R"({"input":[)" + question + "]" + tail);
+  const std::string id(asked.at("id").as_string());
+
+  // It is in etcd soon.
+  auto client = EtcdClient::Make(*ParseEtcdUrl(etcd_->url()));
+  ASSERT_TRUE(client.ok());
+  bool stored = false;
+  for (int i = 0; i < 500 && !stored; ++i) {
+    const auto page = (*client)->Read("gyre/response/", "gyre/response0", 0, 0, After(seconds(5)));
+    stored = page.ok() && !page->values.empty();
+    if (!stored) std::this_thread::sleep_for(milliseconds(10));
+  }
+  ASSERT_TRUE(stored);
+  first->Kill(SIGKILL);
+  ASSERT_TRUE(second->WaitFor("this coordinator leads", seconds(20)).has_value()) << second->output();
+  const std::string b = second->WaitFor("listening http://").value_or("");
+  ASSERT_NE(b, "") << second->output();
+
+  EXPECT_EQ(Http(b, "GET", "/v1/responses/" + id), asked);
+  const std::string more = R"({"type":"message","role":"user","content":"And a worker?"})";
+  const auto next =
+      Http(b, "POST", "/v1/responses", R"({"previous_response_id":")" + id + R"(","input":[)" + more + "]" + tail);
+  EXPECT_EQ(next.at("previous_response_id"), id);
+  const auto whole = Http(
+      b, "POST", "/v1/responses",
+      R"({"input":[)" + question + "," + boost::json::serialize(asked.at("output").at(0)) + "," + more + "]" + tail);
+  EXPECT_EQ(next.at("usage").at("input_tokens"), whole.at("usage").at("input_tokens")) << "all of the conversation";
+  EXPECT_EQ(next.at("output").at(0).at("content"), whole.at("output").at(0).at("content"));
 }
 
 std::string TokenPiece(size_t tokens) { return EncodeTokens(std::vector<TokenEvent>(tokens, {.token = 7})); }

@@ -16,7 +16,10 @@ uint64_t MixSalts(uint64_t a, uint64_t b) {
 KvCache::KvCache(const KvCacheOptions& options)
     : options_(options),
       whole_(options.counts),
-      groups_{Group{PoolOf(kPageGroup)}, Group{PoolOf(kSlotGroup)}, Group{PoolOf(kWindowGroup)}} {}
+      groups_{Group{PoolOf(kPageGroup)}, Group{PoolOf(kSlotGroup)}, Group{PoolOf(kWindowGroup)}} {
+  const uint32_t block = options_.block_size;
+  options_.answer_every = std::min((options_.answer_every + block - 1) / block * block, options_.snapshot_every);
+}
 
 UnitPool KvCache::PoolOf(int group) {
   // The index describes contents of the paged group: what leaves this group, nobody finds any more.
@@ -99,6 +102,7 @@ bool KvCache::Admit(const Admission& a, KvTables* t) {
   *t = {};
   t->salt = MixSalts(a.salt, ring_namespace_);
   t->ring = rings_;
+  t->prompt = a.prompt;
   t->parts = PartsOf(a.prompt, a.boundaries);
   t->blocks = TakePrefix(a, t->salt);
   // Where texts part, what the groups but that of pages keep is worth most: the next text that begins so finds it.
@@ -191,7 +195,9 @@ StepTables KvCache::Launch(uint32_t begin, uint32_t end, bool first, KvTables* t
 
 uint32_t KvCache::NextSnapshot(const KvTables& t, uint32_t launched) const {
   if (!has_state() || !options_.prefix_cache || t.ring != rings_) return UINT32_MAX;
-  const uint64_t regular = (uint64_t{launched} / options_.snapshot_every + 1) * options_.snapshot_every;
+  // The conversation's next turn begins where the answer ends, wherever that will be.
+  const uint32_t every = launched < t.prompt ? options_.snapshot_every : options_.answer_every;
+  const uint64_t regular = (uint64_t{launched} / every + 1) * every;
   const auto next = static_cast<uint32_t>(std::min<uint64_t>(regular, UINT32_MAX));
   const auto part = std::upper_bound(t.parts.begin(), t.parts.end(), launched);
   uint32_t nearest = part == t.parts.end() ? next : std::min(next, *part);
@@ -247,8 +253,16 @@ void KvCache::KeepSnapshot(uint64_t step, KvTables* t) {
   if (t->snapshots.empty() || t->snapshots.front().position != t->published * options_.block_size) return;
   const uint32_t position = t->snapshots.front().position;
   const bool parts = position == t->branch || std::binary_search(t->parts.begin(), t->parts.end(), position);
-  slots().Keep(t->chain, t->snapshots.front().slot, step, !parts);
+  const bool answer = IsOfAnswer(position, *t);
+  slots().Keep(t->chain, t->snapshots.front().slot, step, !parts && !answer);
   t->snapshots.pop_front();
+  if (!answer) return;
+  if (const std::optional<BlockId> before = slots().Find(t->answer)) slots().ForgetUnit(*before);
+  t->answer = t->chain;
+}
+
+bool KvCache::IsOfAnswer(uint32_t position, const KvTables& t) const {
+  return position > t.prompt && position % options_.snapshot_every != 0;
 }
 
 // Units that come back.

@@ -25,8 +25,10 @@ struct KvCacheOptions {
   MemoryCounts counts;
   uint32_t block_size = 16;
   bool prefix_cache = true;
-  uint32_t window = 0;                   // positions that rows of layers with a window read
-  uint32_t snapshot_every = 1024;        // positions from one snapshot of a sequence to the next, in whole blocks
+  uint32_t window = 0;             // positions that rows of layers with a window read
+  uint32_t snapshot_every = 1024;  // positions from one snapshot of a sequence to the next, in whole blocks
+  // The same in what is generated, where the last one alone stays beside those. Rounded up to whole blocks.
+  uint32_t answer_every = 64;
   uint32_t rows_in_flight = UINT32_MAX;  // of one sequence at most
 };
 
@@ -52,6 +54,8 @@ struct KvTables {
     BlockId slot = kNoBlock;
   };
   std::deque<Snapshot> snapshots;
+  uint32_t prompt = 0;        // positions; what comes behind them is generated
+  ChainId answer = kNoChain;  // of the last snapshot behind the prompt, which the next one replaces
 
   uint32_t WindowEnd() const { return window_first + static_cast<uint32_t>(window.size()); }  // in blocks
 };
@@ -173,6 +177,8 @@ class KvCache {
   size_t CommonPrefix(const std::vector<BlockId>& found) const;
   std::vector<uint32_t> PartsOf(uint32_t prompt, std::span<const uint32_t> boundaries) const;
   bool TakeSlot(KvTables* tables);
+  // Whether a snapshot at the position is replaced by the next one.
+  bool IsOfAnswer(uint32_t position, const KvTables& tables) const;
   void TakeWindow(size_t prefix, KvTables* tables);
   SlotTable SlotsOf(uint32_t begin, uint32_t end, bool first, KvTables* tables);
   void KeepSnapshot(uint64_t step, KvTables* tables);

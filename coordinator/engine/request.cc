@@ -36,6 +36,10 @@ Status CheckSettings(const RequestSettings& s, const RequestLimits& limits, int 
     return InvalidArgument("the request has {} logit biases, at most {} are taken", s.sampling.logit_bias.size(),
                            limits.max_logit_biases);
   }
+  if (s.boundaries.size() > limits.max_boundaries) {
+    return InvalidArgument("the request has {} boundaries of messages, at most {} are taken", s.boundaries.size(),
+                           limits.max_boundaries);
+  }
   if ((s.grammar_source || s.grammar != nullptr) && s.ignore_end) {
     return InvalidArgument("a text of a grammar ends where the grammar does, so ignore_end can't be asked for");
   }

@@ -66,14 +66,14 @@ struct RequestSettings {
   int priority = 0;
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
+  // Where messages of a conversation begin or end in the prompt, rising. What is kept of the prompt for later requests
+  // is kept there (docs/memory.md); it changes no text. The service sets it for conversations.
+  std::vector<uint32_t> boundaries;
   Deadline deadline = kNoDeadline;
 };
 
 struct Request : RequestSettings {
   std::vector<TokenId> prompt;  // >= 1 id
-  // Where messages of a conversation begin or end in it, rising. What is kept of the prompt for later requests is kept
-  // there (docs/memory.md); it changes no text.
-  std::vector<uint32_t> boundaries;
   // 0: only the prompt is computed, as for an embedding. Prompt and text together never have more tokens than the
   // context, unless it is shifted.
   uint32_t max_new_tokens = 0;
@@ -147,6 +147,7 @@ struct RequestLimits {
   uint32_t max_stop_bytes = 4096;  // of each stop string
   uint32_t max_stop_ids = 4096;
   uint32_t max_logit_biases = 4096;
+  uint32_t max_boundaries = 4096;
   uint32_t max_logprobs = 20;  // the likeliest ids of a token
 };
 

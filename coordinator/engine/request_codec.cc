@@ -85,6 +85,7 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
   out->set_priority(s.priority);
   out->set_tenant(s.tenant);
   out->set_cache_salt(s.cache_salt);
+  out->mutable_boundaries()->Add(s.boundaries.begin(), s.boundaries.end());
   if (s.one_call) {
     for (const auto& [name, texts] : *s.one_call) {
       v1::OneCall::Tool* tool = out->mutable_one_call()->add_tools();
@@ -117,6 +118,7 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
   s.priority = m.priority();
   s.tenant = m.tenant();
   s.cache_salt = m.cache_salt();
+  s.boundaries.assign(m.boundaries().begin(), m.boundaries().end());
   if (m.has_one_call()) {
     DeclaredTools& tools = s.one_call.emplace();
     for (const auto& tool : m.one_call().tools()) tools[tool.name()].insert(tool.texts().begin(), tool.texts().end());

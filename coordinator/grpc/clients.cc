@@ -287,6 +287,7 @@ class InferenceService : public v1::Inference::CallbackService {
       reply->mutable_stop_ids()->Add(prompt.stop_ids.begin(), prompt.stop_ids.end());
       reply->set_format(prompt.format);
       *reply->mutable_answer() = EncodeFormat(prompt.answer);
+      reply->mutable_boundaries()->Add(prompt.boundaries.begin(), prompt.boundaries.end());
       return absl::OkStatus();
     });
   }

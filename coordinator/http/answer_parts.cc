@@ -43,6 +43,15 @@ std::string ChatTemplateSource(const ApiContext& context) {
   return chat.ok() ? ValidUtf8(chat->source()) : std::string();
 }
 
+ChatAbilities AbilitiesOf(const ApiContext& context) {
+  const Model& model = context.service.model();
+  const StatusOr<ChatTemplate> chat = ChatTemplate::ForModel(model);
+  if (!chat.ok()) return {};
+  const AnswerFormat format = FindAnswerFormat(model.chat_template(), *model.tokenizer(), {});
+  return {.thinking = context.split_reasoning && (format.channels || !format.close.empty()),
+          .tools = chat->takes_tools() && format.tools != nullptr};
+}
+
 AnswerParts::AnswerParts(const ApiContext& context, const Request& request, Asked asked) : parallel_(asked.parallel) {
   const Model& model = context.service.model();
   if (model.tokenizer() == nullptr) return;

@@ -17,6 +17,12 @@ std::optional<ApiError> CheckModel(const ApiContext& context, const std::string&
 
 // The template of the chats, as /props and /api/show give it; "" if it can't be read, as then each chat fails.
 std::string ChatTemplateSource(const ApiContext& context);
+// What that template says of the model.
+struct ChatAbilities {
+  bool thinking = false;  // it has markers of reasoning that we know
+  bool tools = false;     // it reads tools, and writes their calls in a form that we know
+};
+ChatAbilities AbilitiesOf(const ApiContext& context);
 
 // Splits one answer into reasoning, content and calls of tools, if the model's template has markers that we know.
 class AnswerParts {

@@ -1,9 +1,11 @@
 #include "coordinator/http/anthropic.h"
 
-#include "boost/json/parse.hpp"
+#include <xxhash.h>
+
+#include <utility>
+
 #include "coordinator/http/answer_parts.h"
 #include "coordinator/http/anthropic_request.h"
-#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
@@ -34,11 +36,17 @@ json::object UsageOf(const Usage& usage) {
   return out;
 }
 
+// A sum of the text. Clients send back only thoughts with a signature; nobody checks it.
+std::string Signature(const std::string& thought) {
+  const XXH128_hash_t hash = XXH3_128bits(thought.data(), thought.size());
+  return fmt::format("gyre-{:016x}{:016x}", hash.high64, hash.low64);
+}
+
 json::object Block(bool reasoning, const std::string& text) {
   json::object block;
   block["type"] = reasoning ? "thinking" : "text";
   block[reasoning ? "thinking" : "text"] = text;
-  if (reasoning) block["signature"] = "";
+  if (reasoning) block["signature"] = text.empty() ? "" : Signature(text);
   return block;
 }
 
@@ -46,7 +54,7 @@ json::object CallBlock(const std::string& id, const std::string& name, json::obj
   return {{"type", "tool_use"}, {"id", id}, {"name", ValidUtf8(name)}, {"input", std::move(input)}};
 }
 
-// The content of a whole answer. Arguments that are no JSON object are one with the field "raw".
+// The content of a whole answer.
 json::array Blocks(const std::vector<AnswerDelta>& parts, const std::string& answer) {
   json::array blocks;
   size_t calls = 0;
@@ -59,14 +67,7 @@ json::array Blocks(const std::vector<AnswerDelta>& parts, const std::string& ans
       case AnswerDelta::Kind::kCall:
         blocks.push_back(CallBlock(CallId("toolu_", answer, 0, calls++), part.text, {}));
         break;
-      case AnswerDelta::Kind::kArguments: {
-        boost::system::error_code error;
-        const std::string text = ValidUtf8(part.text);
-        const json::value value = json::parse(text, error);
-        const bool object = !error && value.is_object();
-        blocks.back().get_object()["input"] = object ? value : json::value(json::object{{"raw", text}});
-        break;
-      }
+      case AnswerDelta::Kind::kArguments: blocks.back().get_object()["input"] = CallInput(part.text); break;
       case AnswerDelta::Kind::kCallEnd: break;
     }
   }
@@ -117,6 +118,7 @@ class MessageStream {
         case Kind::kContent: {
           const bool reasoning = delta.kind == Kind::kReasoning;
           if (!open_ || kind_ != delta.kind) out += Open(delta.kind, Block(reasoning, ""));
+          if (reasoning) thought_ += delta.text;
           out += reasoning ? BlockDelta("thinking_delta", "thinking", delta.text)
                            : BlockDelta("text_delta", "text", delta.text);
           break;
@@ -159,7 +161,11 @@ class MessageStream {
   std::string Close() {
     if (!open_) return {};
     open_ = false;
-    return SseEvent(fmt::format(R"({{"type":"content_block_stop","index":{}}})", index_), "content_block_stop");
+    std::string out;
+    if (kind_ == AnswerDelta::Kind::kReasoning) {
+      out = BlockDelta("signature_delta", "signature", Signature(std::exchange(thought_, {})));
+    }
+    return out + SseEvent(fmt::format(R"({{"type":"content_block_stop","index":{}}})", index_), "content_block_stop");
   }
 
   json::object message_;
@@ -167,6 +173,7 @@ class MessageStream {
   size_t calls_ = 0;
   int index_ = -1;
   bool open_ = false;
+  std::string thought_;                                   // of the open block
   AnswerDelta::Kind kind_ = AnswerDelta::Kind::kContent;  // of what is open; calls have kArguments
 };
 
@@ -237,7 +244,6 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
   if (!error) error = ReadMessages(body, context.service.model(), exchange.request().caller, &asked);
   if (!error) error = CheckModel(context, asked.model);
-  if (!error && context.hold_lines) HoldChangingLines(&std::get<ChatInput>(asked.question.input).conversation);
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
   Generation generation(exchange, context);
@@ -268,7 +274,6 @@ Awaitable<void> CountTokens(ApiContext& context, Exchange& exchange) {
     error = ReadCountTokens(body, &asked);
   }
   if (!error) error = CheckModel(context, asked.model);
-  if (!error && context.hold_lines) HoldChangingLines(&std::get<ChatInput>(asked.question.input).conversation);
   StatusOr<ChatPrompt> prompt = ChatPrompt();
   if (!error) {
     std::function<void()> work = [&] { prompt = context.service.Prompt(std::get<ChatInput>(asked.question.input)); };

@@ -18,14 +18,46 @@ void AddLine(std::string_view text, std::string* all) {
   *all += text;
 }
 
+std::string ReadBlocks(JsonFields& fields, std::string_view name);
+
+// Appends a document of text: its title, what the client says of it, and the text.
+void ReadDocument(JsonFields& fields, std::string* all) {
+  fields.Require("source");
+  fields.Ignore("cache_control");
+  for (const char* name : {"title", "context"}) {
+    const std::string text = fields.String(name).value_or("");
+    if (!text.empty()) AddLine(text, all);
+  }
+  if (const json::object* citations = fields.Object("citations")) {
+    JsonFields inner(*citations, fields.Path("citations."));
+    inner.Refuse("enabled", "an answer is text alone");
+    if (std::optional<ApiError> error = inner.Finish()) return fields.Fail(*std::move(error));
+  }
+  const json::object* source = fields.Object("source");
+  if (source == nullptr) return;
+  JsonFields inner(*source, fields.Path("source."));
+  const std::string type = inner.String("type").value_or("");
+  if (type == "content") {
+    AddLine(ReadBlocks(inner, "content"), all);
+  } else if (type == "text") {
+    inner.Ignore("media_type");
+    inner.Require("data");
+    AddLine(inner.String("data").value_or(""), all);
+  } else if (!inner.failed()) {
+    const std::string path = inner.Path("type");
+    inner.Fail(BadRequest(fmt::format("{} is \"{}\"; only documents of text are read", path, type), path));
+  }
+  if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
+}
+
 // Appends the text of one block, in a line of its own.
 void ReadBlock(JsonFields& fields, std::string* all) {
   const std::string type = fields.String("type").value_or("");
-  // The model's thoughts in earlier turns are no part of a conversation: templates drop them.
-  if (type == "thinking" || type == "redacted_thinking") return fields.IgnoreAll("");
+  if (type == "document") return ReadDocument(fields, all);
   if (type != "text") {
     const std::string path = fields.Path("type");
-    return fields.Fail(BadRequest(fmt::format("{} is \"{}\"; only text is supported", path, type), path));
+    return fields.Fail(
+        BadRequest(fmt::format("{} is \"{}\": the model reads text alone, and documents of text", path, type), path));
   }
   fields.Require("text");
   fields.Ignore("cache_control");
@@ -50,7 +82,7 @@ std::string ReadBlocks(JsonFields& fields, std::string_view name) {
 
 // Reads the message's blocks. A tool's result is a message of its own.
 void ReadTurn(JsonFields& fields, const std::string& role, const json::array& blocks, json::array* turns) {
-  std::string text;
+  std::string text, thought;
   json::array calls;
   bool results = false;
   const auto say = [&] {
@@ -76,17 +108,21 @@ void ReadTurn(JsonFields& fields, const std::string& role, const json::array& bl
       say();
       turns->push_back(ToolResult(id, content));
       results = true;
+    } else if (type == "thinking" && role == "assistant") {
+      block.Require("thinking");
+      block.Ignore("signature");  // it proves nothing: what the client says of the model's answers is believed
+      AddLine(block.String("thinking").value_or(""), &thought);
+    } else if (type == "redacted_thinking" && role == "assistant") {
+      block.Ignore("data");  // another server's thoughts, which nobody can read here
     } else {
       ReadBlock(block, &text);
     }
   });
-  if (calls.empty() && (!results || !text.empty())) {
-    turns->push_back(TextMessage(role, text));
-  } else if (!calls.empty()) {
-    json::object message = TextMessage(role, text);
-    message["tool_calls"] = std::move(calls);
-    turns->push_back(std::move(message));
-  }
+  if (results && text.empty()) return;
+  json::object message = TextMessage(role, text);
+  if (!thought.empty()) message["reasoning_content"] = thought;
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  turns->push_back(std::move(message));
 }
 
 // A message of the system within the conversation, which Claude Code sends: templates know none, so its text goes into
@@ -117,17 +153,36 @@ void ReadMessage(JsonFields& fields, json::array* turns) {
   turns->push_back(TextMessage(role, ReadBlocks(fields, "content")));
 }
 
-// Earlier thoughts may be cleared, as they are no part of a conversation anyway; nothing else is.
-void ReadContextManagement(JsonFields& fields) {
+// Leaves thoughts only in the answers to the last `keep` texts of the user. Between two of these there is an answer for
+// each round of tools.
+void ClearThoughts(int64_t keep, json::array* turns) {
+  for (size_t i = turns->size(); i-- > 0;) {
+    json::object& turn = (*turns)[i].as_object();
+    if (keep <= 0) turn.erase("reasoning_content");
+    if (turn.at("role") == "user") --keep;
+  }
+}
+
+// Earlier thoughts may be cleared; nothing else is.
+void ReadContextManagement(JsonFields& fields, json::array* turns) {
   const json::object* management = fields.Object("context_management");
   if (management == nullptr) return;
   JsonFields inner(*management, "context_management.");
   if (const json::array* edits = inner.Array("edits")) {
-    inner.EachObject("edits", *edits, [](JsonFields& edit) {
+    inner.EachObject("edits", *edits, [turns](JsonFields& edit) {
       if (edit.String("type").value_or("") != "clear_thinking_20251015") {
         edit.RefuseAny("type", "a conversation that is too long is an error");
       }
-      edit.Ignore("keep");
+      const json::value* keep = edit.Any("keep");
+      if (keep != nullptr && *keep == "all") return;
+      const json::object* last = keep == nullptr ? nullptr : edit.Object("keep");
+      if (last == nullptr) return ClearThoughts(1, turns);
+      JsonFields kept(*last, edit.Path("keep."));
+      kept.Ignore("type");
+      kept.Require("value");
+      const int64_t value = kept.Integer("value", 1, 1000000).value_or(1);
+      if (std::optional<ApiError> error = kept.Finish()) return edit.Fail(*std::move(error));
+      ClearThoughts(value, turns);
     });
   }
   if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
@@ -169,7 +224,7 @@ void ReadConversation(JsonFields* fields, MessagesRequest* out) {
   constexpr const char* kTools = "tools that the client runs are all that is there";
   fields->Refuse("mcp_servers", kTools);
   fields->Refuse("container", kTools);
-  ReadContextManagement(*fields);
+  ReadContextManagement(*fields, &turns);
   if (const json::object* config = fields->Object("output_config")) {
     JsonFields inner(*config, "output_config.");
     ReadTextFormat(inner, "format", &out->question);

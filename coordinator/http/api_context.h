@@ -48,7 +48,6 @@ struct ApiContext {
   ResponseStore* responses = nullptr;  // of /v1/responses; null: none are kept
   Tracer* tracer = nullptr;            // null: no /v1/cluster/trace
   bool split_reasoning = true;         // reasoning_content beside content
-  bool hold_lines = true;              // lines that change in every request are held still (changing_lines.h)
   bool metrics_open = false;           // anyone may read /metrics
   std::function<Status()> ready;       // OK, or why no request can be served; thread-safe. Empty: always OK
   // A request that waits for a ring after a loss, and has no stream to say so, ends after this time.

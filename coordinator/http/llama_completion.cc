@@ -62,6 +62,7 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Model& mo
   out->stream = fields.Bool("stream").value_or(false);
   out->tokens = fields.Bool("return_tokens").value_or(false);
   out->timings = fields.Bool("timings_per_token").value_or(false);
+  q.progress = out->stream && fields.Bool("return_progress").value_or(false);
   const int64_t probabilities = fields.Integer("n_probs", 0, 20).value_or(0);
   if (probabilities > 0) {
     out->probabilities = static_cast<uint32_t>(probabilities);
@@ -177,6 +178,23 @@ class LlamaCompletionAnswer {
     if (asked_.probabilities) probabilities_.push_back(Probabilities(context_.service, event));
     return out;
   }
+  // The object of a step of the prompt.
+  json::object Progress(const PromptProgress& progress) const {
+    json::object out;
+    out["index"] = 0;
+    out["content"] = "";
+    out["tokens"] = json::array();
+    out["stop"] = false;
+    out["id_slot"] = 0;
+    out["tokens_predicted"] = 0;
+    out["tokens_evaluated"] = prompt_tokens_;
+    out["prompt_progress"] =
+        json::object{{"total", progress.total},
+                     {"cache", progress.cached},
+                     {"processed", progress.processed},
+                     {"time_ms", std::chrono::duration_cast<std::chrono::milliseconds>(progress.time).count()}};
+    return out;
+  }
   json::object End(const Finished& end) {
     json::object out;
     out["index"] = 0;
@@ -231,6 +249,10 @@ Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, Eve
       if (const auto* token = std::get_if<TokenEvent>(&item->event)) events = SseEvent(WriteJson(answer.Add(*token)));
       if (const auto* end = std::get_if<Finished>(&item->event)) events = SseEvent(WriteJson(answer.End(*end)));
       ids.AppendChoice(0, events, &bytes);
+      // A stream that is taken up has no progress, so these have no ids.
+      if (const auto* progress = std::get_if<PromptProgress>(&item->event)) {
+        bytes += SseEvent(WriteJson(answer.Progress(*progress)));
+      }
       bytes += CommentOf(item->event);
       if (const std::optional<ApiError> error = ErrorOf(item->event)) {
         bytes += SseEvent(RenderJson(*error, ApiStyle::kOpenAi));

@@ -98,7 +98,9 @@ json::object Shown(const ApiContext& context) {
   info[spec.architecture + ".block_count"] = spec.layers.size();
   info[spec.architecture + ".vocab_size"] = spec.vocab;
   json::array capabilities{"completion"};
-  if (AnswerParts(context, {}, {}).parted()) capabilities.push_back("thinking");
+  const ChatAbilities abilities = AbilitiesOf(context);
+  if (abilities.tools) capabilities.push_back("tools");
+  if (abilities.thinking) capabilities.push_back("thinking");
   json::object out;
   out["license"] = "";
   out["modelfile"] = "";

@@ -1,7 +1,8 @@
 #include "coordinator/http/ollama_answer.h"
 
+#include <algorithm>
+
 #include "base/unix_time.h"
-#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
@@ -55,23 +56,90 @@ void ReadThink(JsonFields& fields, json::object* extra) {
   }
 }
 
+json::array ReadOllamaCalls(JsonFields& fields) {
+  json::array out;
+  const json::array* calls = fields.Array("tool_calls");
+  if (calls == nullptr) return out;
+  fields.EachObject("tool_calls", *calls, [&out](JsonFields& call) {
+    call.Require("function");
+    call.Ignore("type");
+    const std::string id = call.String("id").value_or("");
+    const json::object* function = call.Object("function");
+    if (function == nullptr) return;
+    JsonFields inner(*function, call.Path("function."));
+    inner.Require("name");
+    inner.Ignore("index");
+    const std::string name = inner.String("name").value_or("");
+    const json::object* arguments = inner.Object("arguments");
+    if (std::optional<ApiError> error = inner.Finish()) return call.Fail(*std::move(error));
+    out.push_back(ToolCall(id, name, arguments == nullptr ? "{}" : WriteJson(*arguments)));
+  });
+  return out;
+}
+
 json::object ReadOllamaMessage(JsonFields& fields) {
   fields.Require("role");
-  const std::string role = ReadRole(fields);
-  json::object message = TextMessage(role, fields.String("content").value_or(""));
+  const std::string role = ReadRole(fields, true);
+  const std::string content = fields.String("content").value_or("");
+  json::object message = TextMessage(role, content);
+  if (role == "tool") {
+    message = ToolResult(fields.String("tool_call_id").value_or(""), content);
+    const std::string name = fields.String("tool_name").value_or("");
+    if (!name.empty()) message["name"] = name;
+  } else {
+    for (const char* name : {"tool_call_id", "tool_name"}) fields.Refuse(name, "it belongs to a tool's result");
+  }
   const std::string thought = fields.String("thinking").value_or("");
   if (!thought.empty()) message["reasoning_content"] = thought;
-  fields.Refuse("images", "the model reads text only");
-  for (const char* name : {"tool_calls", "tool_name", "tool_call_id"}) {
-    fields.Refuse(name, "this server calls no tools");
+  if (role == "assistant") {
+    json::array calls = ReadOllamaCalls(fields);
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  } else {
+    fields.Refuse("tool_calls", "only an assistant calls tools");
   }
+  fields.Refuse("images", "the model reads text only");
   return message;
 }
+
+// A result names its tool or its call's id, or neither, and a call need not have an id; templates want all of it. A
+// result without an id is that of the first call that has none yet, of its tool if it names one.
+void JoinResults(json::array* messages) {
+  std::vector<json::object*> open;  // calls without a result
+  size_t ids = 0;
+  for (json::value& value : *messages) {
+    json::object& message = value.as_object();
+    if (json::value* calls = message.if_contains("tool_calls")) {
+      open.clear();
+      for (json::value& call : calls->as_array()) {
+        json::value& id = call.as_object()["id"];
+        if (id == "") id = fmt::format("call{:05}", ids++);
+        open.push_back(&call.as_object());
+      }
+    }
+    if (message.at("role") != "tool") continue;
+    const json::value* id = message.if_contains("tool_call_id");
+    const json::value* name = message.if_contains("name");
+    const auto its = [&](const json::object* call) {
+      if (id != nullptr) return call->at("id") == *id;
+      return name == nullptr || call->at("function").at("name") == *name;
+    };
+    const auto call = std::find_if(open.begin(), open.end(), its);
+    if (call == open.end()) continue;
+    if (id == nullptr) message["tool_call_id"] = (*call)->at("id");
+    open.erase(call);
+  }
+  NameToolResults(messages);
+}
+
+// A call in an answer: it comes as a whole.
+struct OllamaCall {
+  std::string name, arguments;
+};
 
 class OllamaAnswer : public OpenAiAnswer {
  public:
   OllamaAnswer(const ApiContext& context, const HttpRequest& request, bool chat)
-      : context_(context), tenant_(request.caller.tenant), chat_(chat) {}
+      : context_(context), id_(AnswerId(request)), tenant_(request.caller.tenant), chat_(chat) {}
 
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;
   void AppendBegin(std::string*) override {}
@@ -90,15 +158,20 @@ class OllamaAnswer : public OpenAiAnswer {
   void ReadConversation(JsonFields& fields, ChatInput* chat);
   void ReadPrompt(JsonFields& fields, Question* question, ChatInput chat);
   json::object Part(const std::string& text, const std::string& thought, bool done) const;
+  // The line with the call that was begun.
+  json::object CallPart();
   json::object End(const std::string& text, const std::string& thought, const UsageSum& usage) const;
 
   const ApiContext& context_;
+  const std::string id_;
   const uint64_t tenant_;
   const bool chat_;
   std::string model_;
   bool empty_ = false;  // nothing is asked: the client only loads the model
   bool raw_ = false;
   std::vector<TokenId> ids_;  // of prompt and text
+  std::optional<OllamaCall> begun_;
+  size_t calls_ = 0;
   FinishReason finish_ = FinishReason::kStop;
 };
 
@@ -108,6 +181,8 @@ void OllamaAnswer::ReadConversation(JsonFields& fields, ChatInput* chat) {
   json::array& messages = chat->conversation.messages;
   if (empty_) return;
   fields.EachObject("messages", *list, [&](JsonFields& message) { messages.push_back(ReadOllamaMessage(message)); });
+  if (fields.failed()) return;
+  JoinResults(&messages);
   // The model continues an answer that the conversation ends with.
   chat->conversation.continue_final = !messages.empty() && messages.back().at("role") == "assistant";
 }
@@ -137,7 +212,8 @@ void OllamaAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadThink(fields, &chat.conversation.extra);
   if (chat_) {
     ReadConversation(fields, &chat);
-    if (context_.hold_lines) HoldChangingLines(&chat.conversation);
+    ReadOllamaTools(fields, &tools_);
+    tools_.Offer(&chat.conversation);
     question->input = std::move(chat);
   } else {
     ReadPrompt(fields, question, std::move(chat));
@@ -146,8 +222,9 @@ void OllamaAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadOptions(fields, context_.service.model(), question);
   streaming_.stream = fields.Bool("stream").value_or(true);
   ReadOllamaFormat(fields, question);
+  tools_.Ask(question);
   fields.Refuse("images", "the model reads text only");
-  fields.Refuse("tools", "this server calls no tools");
+  if (!chat_) fields.Refuse("tools", "they belong to a chat");
   fields.Refuse("logprobs", "this API's answers have none here; those of /v1/chat/completions do");
   fields.Ignore("top_logprobs");
   for (const char* name : {"keep_alive", "truncate", "shift"}) fields.Ignore(name);
@@ -180,6 +257,17 @@ json::object OllamaAnswer::Part(const std::string& text, const std::string& thou
   return out;
 }
 
+json::object OllamaAnswer::CallPart() {
+  json::object function{{"index", calls_}, {"name", ValidUtf8(begun_->name)}};
+  function["arguments"] = CallInput(begun_->arguments.empty() ? "{}" : begun_->arguments);
+  json::object part = Part("", "", false);
+  part["message"].as_object()["tool_calls"] =
+      json::array{json::object{{"id", CallId("call_", id_, 0, calls_)}, {"function", std::move(function)}}};
+  ++calls_;
+  begun_.reset();
+  return part;
+}
+
 json::object OllamaAnswer::End(const std::string& text, const std::string& thought, const UsageSum& usage) const {
   json::object out = Part(text, thought, true);
   out["done_reason"] = empty_ ? "load" : finish_ == FinishReason::kStop ? "stop" : "length";
@@ -199,17 +287,45 @@ std::string OllamaAnswer::Whole(const std::vector<Choice>& choices, const UsageS
   const Choice& choice = choices.front();
   finish_ = choice.finish;
   ids_.insert(ids_.end(), choice.ids.begin(), choice.ids.end());
-  return WriteJson(End(choice.text, choice.reasoning, usage));
+  json::object end = End(choice.text, choice.reasoning, usage);
+  json::array calls;
+  const auto take = [&] {
+    if (begun_) calls.push_back(CallPart().at("message").at("tool_calls").at(0));
+  };
+  for (const AnswerDelta& part : choice.parts) {
+    if (part.kind == AnswerDelta::Kind::kArguments) begun_->arguments = part.text;
+    if (part.kind != AnswerDelta::Kind::kCall) continue;
+    take();
+    begun_ = OllamaCall{.name = part.text, .arguments = ""};
+  }
+  take();
+  if (!calls.empty()) end["message"].as_object()["tool_calls"] = std::move(calls);
+  return WriteJson(end);
 }
 
 void OllamaAnswer::AppendDelta(const Delta& delta, std::string* out) {
+  using Kind = AnswerDelta::Kind;
   if (delta.id) ids_.push_back(*delta.id);
   if (delta.finish) finish_ = *delta.finish;
-  if (delta.text.empty() && delta.reasoning.empty()) return;
-  *out += WriteJson(Part(delta.text, delta.reasoning, false)) + "\n";
+  const auto say = [&](const std::string& text, const std::string& thought) {
+    if (!text.empty() || !thought.empty()) *out += WriteJson(Part(text, thought, false)) + "\n";
+  };
+  if (delta.parts.empty()) return say(delta.text, delta.reasoning);
+  for (const AnswerDelta& part : delta.parts) {
+    switch (part.kind) {
+      case Kind::kContent: say(part.text, ""); break;
+      case Kind::kReasoning: say("", part.text); break;
+      case Kind::kCall: begun_ = OllamaCall{.name = part.text, .arguments = ""}; break;
+      case Kind::kArguments: begun_->arguments += part.text; break;
+      case Kind::kCallEnd: *out += WriteJson(CallPart()) + "\n"; break;
+    }
+  }
 }
 
-void OllamaAnswer::AppendEnd(const UsageSum& usage, std::string* out) { *out += WriteJson(End("", "", usage)) + "\n"; }
+void OllamaAnswer::AppendEnd(const UsageSum& usage, std::string* out) {
+  if (begun_) *out += WriteJson(CallPart()) + "\n";
+  *out += WriteJson(End("", "", usage)) + "\n";
+}
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // The route POST /v1/chat/completions.
 #include <algorithm>
 
-#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
@@ -44,19 +43,21 @@ class ChatAnswer : public OpenAiAnswer {
   const uint64_t tenant_;
   std::string model_;
   bool with_ids_ = false;
-  bool in_content_ = false;              // reasoning stays there
-  std::vector<size_t> calls_;            // of each choice of a stream, so far
+  bool in_content_ = false;    // reasoning stays there
+  std::vector<size_t> calls_;  // of each choice of a stream, so far
+  // Of each choice: the arguments of its call that is under way, if its tool takes a text.
+  std::vector<std::optional<std::string>> custom_;
   std::vector<TokenId> prompt_ids_;      // with_ids_
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
 
 // "id":...,"type":"function","function":{"name":...,"arguments":
-void AppendCallBeginning(const std::string& id, const std::string& name, std::string* out) {
+void AppendCallBeginning(const std::string& id, const std::string& name, bool custom, std::string* out) {
   *out += "\"id\":";
   AppendQuoted(id, out);
-  *out += R"(,"type":"function","function":{"name":)";
+  *out += custom ? R"(,"type":"custom","custom":{"name":)" : R"(,"type":"function","function":{"name":)";
   AppendQuoted(ValidUtf8(name), out);
-  *out += ",\"arguments\":";
+  *out += custom ? ",\"input\":" : ",\"arguments\":";
 }
 
 // Refuses fields that ask for something other than text.
@@ -91,7 +92,6 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   ChatInput chat;
   ReadMessages(fields, &chat.conversation);
-  if (context_.hold_lines) HoldChangingLines(&chat.conversation);
   ReadChatTools(fields, &tools_);
   tools_.Offer(&chat.conversation);
   question->input = std::move(chat);
@@ -116,6 +116,7 @@ std::optional<ApiError> ChatAnswer::Prepare(Question question) {
   if (error) return error;
   PartRequests(context_, !in_content_);
   calls_.resize(static_cast<size_t>(n_));
+  custom_.resize(static_cast<size_t>(n_));
   if (with_ids_) prompt_ids_ = requests_.front().prompt;
   chunk_begin_ = "data: " + ObjectBeginning(context_, id_, "chat.completion.chunk", model_);
   chunk_end_ = streaming_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
@@ -227,38 +228,60 @@ void ChatAnswer::AppendProgress(size_t choice, const PromptProgress& progress, s
 }
 
 void ChatAnswer::AppendCalls(const Delta& delta, std::string* out) {
+  using Kind = AnswerDelta::Kind;
   size_t& calls = calls_[delta.choice];
-  for (const AnswerDelta& part : delta.parts) {
-    const bool begins = part.kind == AnswerDelta::Kind::kCall;
-    if (!begins && part.kind != AnswerDelta::Kind::kArguments) continue;
-    if (begins) ++calls;
+  std::optional<std::string>& custom = custom_[delta.choice];
+  const auto open = [&] {
     OpenChunk(delta.choice, out);
     fmt::format_to(std::back_inserter(*out), R"({{"tool_calls":[{{"index":{},)", calls - 1);
-    if (begins) {
-      AppendCallBeginning(CallId("call_", id_, delta.choice, calls - 1), part.text, out);
-      *out += "\"\"}}]}";
-    } else {
-      *out += "\"function\":{\"arguments\":";
-      AppendQuoted(ValidUtf8(part.text), out);
-      *out += "}}]}";
-    }
+  };
+  const auto close = [&](const std::string& text) {
+    AppendQuoted(ValidUtf8(text), out);
+    *out += "}}]}";
     CloseChunk({}, "null", out);
+  };
+  // The text of a custom tool is known when the arguments are whole.
+  const auto end_custom = [&] {
+    if (!custom) return;
+    open();
+    *out += "\"custom\":{\"input\":";
+    close(CustomInput(*custom));
+    custom.reset();
+  };
+  for (const AnswerDelta& part : delta.parts) {
+    if (part.kind == Kind::kCall) {
+      ++calls;
+      if (tools_.custom.contains(part.text)) custom.emplace();
+      open();
+      AppendCallBeginning(CallId("call_", id_, delta.choice, calls - 1), part.text, custom.has_value(), out);
+      close("");
+    } else if (part.kind == Kind::kArguments && custom) {
+      *custom += part.text;
+    } else if (part.kind == Kind::kArguments) {
+      open();
+      *out += "\"function\":{\"arguments\":";
+      close(part.text);
+    } else if (part.kind == Kind::kCallEnd) {
+      end_custom();
+    }
   }
+  if (delta.finish) end_custom();
 }
 
 void ChatAnswer::AppendWholeCalls(size_t index, const Choice& choice, std::string* out) const {
   size_t calls = 0;
-  bool arguments = true;
+  bool arguments = true, custom = false;
   for (const AnswerDelta& part : choice.parts) {
     if (part.kind == AnswerDelta::Kind::kArguments) {
-      AppendQuoted(ValidUtf8(part.text), out);
+      AppendQuoted(custom ? CustomInput(part.text) : ValidUtf8(part.text), out);
       *out += "}}";
       arguments = true;
     }
     if (part.kind != AnswerDelta::Kind::kCall) continue;
     if (!arguments) *out += "\"\"}}";
     *out += calls == 0 ? ",\"tool_calls\":[{" : ",{";
-    AppendCallBeginning(CallId("call_", id_, index, calls++), part.text, out);
+    custom = tools_.custom.contains(part.text);
+    AppendCallBeginning(CallId("call_", id_, index, calls++), part.text, custom, out);
     arguments = false;
   }
   if (!arguments) *out += "\"\"}}";

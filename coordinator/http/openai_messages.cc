@@ -17,16 +17,21 @@ void ReadCalls(JsonFields& fields, json::object* message) {
   if (calls == nullptr || calls->empty()) return;
   json::array out;
   fields.EachObject("tool_calls", *calls, [&out](JsonFields& call) {
-    call.Require("function");
     const std::string id = call.String("id").value_or("");
-    if (call.String("type").value_or("function") != "function") call.Refuse("type", "functions are all that is called");
+    const bool custom = call.String("type").value_or("function") == "custom";  // its tool takes a text
+    const char* const kind = custom ? "custom" : "function";
+    call.Require(kind);
+    if (!custom && call.String("type").value_or("function") != "function") {
+      call.Refuse("type", "functions and custom tools are all that is called");
+    }
     call.Ignore("index");
-    const json::object* function = call.Object("function");
+    const json::object* function = call.Object(kind);
     if (function == nullptr) return;
-    JsonFields inner(*function, call.Path("function."));
+    JsonFields inner(*function, call.Path(std::string(kind) + "."));
     inner.Require("name");
     const std::string name = inner.String("name").value_or("");
-    const std::string arguments = inner.String("arguments").value_or("");
+    const std::string arguments =
+        custom ? CustomArguments(inner.String("input").value_or("")) : inner.String("arguments").value_or("");
     if (std::optional<ApiError> error = inner.Finish()) return call.Fail(*std::move(error));
     out.push_back(ToolCall(id, name, arguments.empty() ? "{}" : arguments));
   });

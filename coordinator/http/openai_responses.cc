@@ -1,10 +1,11 @@
 // The route POST /v1/responses.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "base/unix_time.h"
 #include "boost/json/parse.hpp"
-#include "coordinator/http/changing_lines.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
@@ -36,6 +37,8 @@ class ResponsesAnswer : public OpenAiAnswer {
   struct Item {
     Kind kind = Kind::kMessage;
     std::string id, text, name, call_id;
+    std::string space;    // the namespace of the tool that is called
+    bool custom = false;  // a call of a tool that takes a text
     std::vector<TokenScore> scores;
   };
   void ReadFields(JsonFields& fields, Question* question) override;
@@ -62,7 +65,7 @@ class ResponsesAnswer : public OpenAiAnswer {
   const uint64_t tenant_;
   json::object settings_;  // fields of the response that say what was asked for
   json::object format_{{"type", "text"}};
-  bool store_ = false;
+  bool store_ = false, seal_ = false;
   std::string previous_;  // the id of the response that this one goes on from
   json::array input_;     // its own items
   std::vector<Item> items_;
@@ -78,17 +81,62 @@ json::value ParseKept(const std::string& text) {
   return json::parse(text, {}, options);
 }
 
-// Calls that follow each other are those of one message.
-void AddCall(JsonFields& fields, json::array* messages) {
+// Thoughts as a text for clients that hand on nothing else, for an answer later. Nothing in it is secret: the client
+// has the thoughts themselves.
+constexpr std::string_view kSealed = "gyre-thoughts-";
+std::string Seal(std::string_view thought) {
+  return std::string(kSealed) + absl::WebSafeBase64Escape(absl::string_view(thought.data(), thought.size()));
+}
+// "": it is another server's.
+std::string Unseal(std::string_view sealed) {
+  std::string thought;
+  if (!sealed.starts_with(kSealed)) return thought;
+  sealed.remove_prefix(kSealed.size());
+  const bool read = absl::WebSafeBase64Unescape(absl::string_view(sealed.data(), sealed.size()), &thought);
+  return read ? ValidUtf8(thought) : "";
+}
+
+// The message that goes on an answer: its thoughts, text and calls are items that follow each other.
+json::object& AnswerMessage(json::array* messages) {
+  const bool goes_on = !messages->empty() && messages->back().at("role") == "assistant";
+  if (!goes_on) messages->push_back(TextMessage("assistant", ""));
+  return messages->back().as_object();
+}
+
+void AddThought(JsonFields& fields, json::array* messages) {
+  for (const char* field : {"id", "status", "summary"}) fields.Ignore(field);
+  std::string thought = ReadContent(fields, "content", {"reasoning_text", "text"}).value_or("");
+  const std::string sealed = fields.String("encrypted_content").value_or("");
+  if (thought.empty()) thought = Unseal(sealed);
+  if (thought.empty()) return;
+  json::value& all = AnswerMessage(messages)["reasoning_content"];
+  all = all.is_string() ? std::string(View(all.get_string())) + "\n" + thought : thought;
+}
+
+// The model's words behind its thoughts, or an answer of its own.
+void AddAnswer(std::string_view text, json::array* messages) {
+  json::object* last = messages->empty() ? nullptr : messages->back().if_object();
+  const bool thought = last != nullptr && last->contains("reasoning_content") && !last->contains("tool_calls") &&
+                       last->at("content") == "";
+  if (thought) {
+    last->at("content") = JsonView(text);
+  } else {
+    messages->push_back(TextMessage("assistant", text));
+  }
+}
+
+// Calls that follow each other are those of one message. `custom`: of a tool that takes a text.
+void AddCall(JsonFields& fields, bool custom, json::array* messages) {
   fields.Require("call_id");
   fields.Require("name");
   const std::string id = fields.String("call_id").value_or("");
-  const std::string name = fields.String("name").value_or("");
-  const std::string arguments = fields.String("arguments").value_or("");
+  const std::string own = fields.String("name").value_or("");
+  const std::string space = fields.String("namespace").value_or("");
+  const std::string name = space.empty() ? own : NamespacedName(space, own);
+  const std::string arguments =
+      custom ? CustomArguments(fields.String("input").value_or("")) : fields.String("arguments").value_or("");
   for (const char* field : {"id", "status"}) fields.Ignore(field);
-  const bool goes_on = !messages->empty() && messages->back().at("role") == "assistant";
-  if (!goes_on) messages->push_back(TextMessage("assistant", ""));
-  json::value& calls = messages->back().as_object()["tool_calls"];
+  json::value& calls = AnswerMessage(messages)["tool_calls"];
   if (!calls.is_array()) calls = json::array();
   calls.get_array().push_back(ToolCall(id, name, arguments.empty() ? "{}" : arguments));
 }
@@ -105,21 +153,36 @@ void AddResult(JsonFields& fields, json::array* messages) {
 // Reads a message of the conversation; items without an effect here add none.
 void ReadItem(JsonFields& fields, json::array* messages) {
   const std::string type = fields.String("type").value_or("message");
-  // Reasoning of an earlier answer: templates take none of it either.
-  if (type == "reasoning") return fields.IgnoreAll("");
-  if (type == "function_call") return AddCall(fields, messages);
-  if (type == "function_call_output") return AddResult(fields, messages);
+  if (type == "reasoning") return AddThought(fields, messages);
+  if (type == "function_call" || type == "custom_tool_call") return AddCall(fields, type[0] == 'c', messages);
+  if (type == "function_call_output" || type == "custom_tool_call_output") return AddResult(fields, messages);
   if (type != "message") {
     const std::string path = fields.Path("type");
-    return fields.Fail(
-        BadRequest(fmt::format("{} {} is not supported: messages and calls of functions are", path, type), path));
+    return fields.Fail(BadRequest(
+        fmt::format("{} {} is not supported: messages and calls of the client's tools are", path, type), path));
   }
   fields.Require("role");
   fields.Require("content");
   const std::string role = ReadRole(fields);
   const auto content = ReadContent(fields, "content", {"input_text", "output_text", "text"});
-  messages->push_back(TextMessage(role, content.value_or("")));
   for (const char* name : {"id", "status", "phase"}) fields.Ignore(name);
+  if (role == "assistant") return AddAnswer(content.value_or(""), messages);
+  messages->push_back(TextMessage(role, content.value_or("")));
+}
+
+// The instructions and what the developer says before the first message are one message of the system: many templates
+// take no second one.
+void JoinSystem(json::array* messages) {
+  const auto is_system = [](const json::value& message) { return message.at("role") == "system"; };
+  const auto end = std::find_if_not(messages->begin(), messages->end(), is_system);
+  if (end - messages->begin() < 2) return;
+  std::string all;
+  for (auto message = messages->begin(); message != end; ++message) {
+    if (!all.empty()) all += "\n\n";
+    all += View(message->at("content").as_string());
+  }
+  messages->erase(messages->begin() + 1, end);
+  messages->front() = TextMessage("system", all);
 }
 
 // `earlier`: the items that stand before the input. `own`: gets those of the input.
@@ -143,7 +206,9 @@ json::array ReadInput(JsonFields& fields, const json::array& earlier, json::arra
   } else {
     fields.Fail(BadRequest("input must be a string or an array of items", "input"));
   }
-  if (!fields.failed()) NameToolResults(&messages);
+  if (fields.failed()) return messages;
+  JoinSystem(&messages);
+  NameToolResults(&messages);
   return messages;
 }
 
@@ -157,6 +222,7 @@ void RefuseState(JsonFields& fields) {
     fields.Refuse("truncation", "a conversation that is too long is an error");
   }
   fields.Ignore("max_tool_calls");
+  fields.Ignore("client_metadata");
 }
 
 // Reads text.format and reasoning.effort.
@@ -176,14 +242,22 @@ void ReadTextAndReasoning(JsonFields& fields, json::object* extra, Question* que
   }
 }
 
-// Only log-probabilities may be included.
-void ReadInclude(JsonFields& fields, Question* question) {
+// What tools on the server would give; there are none.
+constexpr std::string_view kOfServerTools[] = {"code_interpreter_call.outputs", "computer_call_output.output.image_url",
+                                               "file_search_call.results", "message.input_image.image_url",
+                                               "web_search_call.action.sources"};
+
+// Log-probabilities may be included, and thoughts as a text. `seal`: gets whether these are.
+void ReadInclude(JsonFields& fields, Question* question, bool* seal) {
   const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, 20);
   if (const json::array* include = fields.Array("include")) {
     for (const json::value& what : *include) {
       if (what == "message.output_text.logprobs") {
         question->logprobs = static_cast<uint32_t>(top.value_or(0));
-      } else if (what != "reasoning.encrypted_content") {  // the reasoning is given as it is
+      } else if (what == "reasoning.encrypted_content") {
+        *seal = true;
+      } else if (std::none_of(std::begin(kOfServerTools), std::end(kOfServerTools),
+                              [&what](std::string_view name) { return what == JsonView(name); })) {
         fields.Fail(BadRequest(fmt::format("include: {} is not supported", WriteJson(what)), "include"));
       }
     }
@@ -198,7 +272,6 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   ChatInput chat;
   const json::array earlier = ReadPrevious(fields);
   chat.conversation.messages = ReadInput(fields, earlier, &input_);
-  if (context_.hold_lines) HoldChangingLines(&chat.conversation);
   if (const json::object* extra = fields.Object("chat_template_kwargs")) chat.conversation.extra = *extra;
   ReadTextAndReasoning(fields, &chat.conversation.extra, question);
   if (const json::object* text = fields.Object("text"); text != nullptr && text->contains("format")) {
@@ -216,7 +289,7 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   ReadSampling(fields, context_, question);
   ReadMostTokens(fields, "max_output_tokens", -1, question);
   tools_.Ask(question);
-  ReadInclude(fields, question);
+  ReadInclude(fields, question, &seal_);
   with_logprobs_ = question->logprobs.has_value();
   streaming_ = ReadStreaming(fields);
   RefuseState(fields);
@@ -286,6 +359,14 @@ json::object ResponsesAnswer::ItemObject(const Item& item, bool done) const {
   object["type"] = item.kind == Kind::kReasoning ? "reasoning" : item.kind == Kind::kCall ? "function_call" : "message";
   const bool cut = finish_ == FinishReason::kLength && &item == &items_.back();
   object["status"] = !done ? "in_progress" : cut ? "incomplete" : "completed";
+  if (!item.space.empty()) object["namespace"] = item.space;
+  if (item.custom) {
+    object["type"] = "custom_tool_call";
+    object["call_id"] = item.call_id;
+    object["name"] = item.name;
+    object["input"] = done ? CustomInput(item.text) : "";
+    return object;
+  }
   if (item.kind == Kind::kCall) {
     object["call_id"] = item.call_id;
     object["name"] = item.name;
@@ -294,6 +375,7 @@ json::object ResponsesAnswer::ItemObject(const Item& item, bool done) const {
   }
   if (item.kind == Kind::kReasoning) {
     object["summary"] = json::array();
+    if (seal_ && done) object["encrypted_content"] = Seal(item.text);
   } else {
     object["role"] = "assistant";
   }
@@ -349,11 +431,16 @@ json::object ResponsesAnswer::End(const UsageSum& usage) {
 
 void ResponsesAnswer::AddItem(Kind kind, std::string_view name) {
   Item item{.kind = kind};
-  item.id = (kind == Kind::kReasoning ? "rs_" : kind == Kind::kCall ? "fc_" : "msg_") + ValidUtf8(id_);
+  item.custom = kind == Kind::kCall && tools_.custom.contains(name);
+  const char* const prefix = kind == Kind::kReasoning ? "rs_" : kind == Kind::kMessage ? "msg_" : "fc_";
+  item.id = (item.custom ? "ctc_" : prefix) + ValidUtf8(id_);
   const bool again =
       std::any_of(items_.begin(), items_.end(), [kind](const Item& other) { return other.kind == kind; });
   if (again) item.id += fmt::format("_{}", items_.size());
   item.name = ValidUtf8(name);
+  if (const auto spaced = tools_.namespaced.find(name); spaced != tools_.namespaced.end()) {
+    std::tie(item.space, item.name) = spaced->second;
+  }
   if (kind == Kind::kCall) item.call_id = CallId("call_", id_, 0, calls_++);
   items_.push_back(std::move(item));
 }
@@ -411,7 +498,15 @@ void ResponsesAnswer::OpenItem(Kind kind, std::string_view name, std::string* ou
 
 void ResponsesAnswer::CloseItem(std::string* out) {
   const Item& item = items_.back();
-  if (item.kind == Kind::kCall) {
+  if (item.custom) {
+    const json::object place{{"item_id", item.id}, {"output_index", items_.size() - 1}};
+    const std::string input = CustomInput(item.text);
+    for (const auto& [type, field] : {std::pair{"delta", "delta"}, std::pair{"done", "input"}}) {
+      json::object event = place;
+      event[field] = input;
+      AppendEvent(std::string("response.custom_tool_call_input.") + type, std::move(event), out);
+    }
+  } else if (item.kind == Kind::kCall) {
     AppendEvent(
         "response.function_call_arguments.done",
         {{"item_id", item.id}, {"output_index", items_.size() - 1}, {"name", item.name}, {"arguments", item.text}},
@@ -447,6 +542,7 @@ void ResponsesAnswer::AppendText(Kind kind, const std::string& text, const std::
 void ResponsesAnswer::AppendArguments(const std::string& text, std::string* out) {
   const std::string valid = ValidUtf8(text);
   items_.back().text += valid;
+  if (items_.back().custom) return;  // its text is known when the arguments are whole
   AppendEvent("response.function_call_arguments.delta",
               {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}, {"delta", valid}}, out);
 }

@@ -3,7 +3,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "boost/json/parse.hpp"
 #include "boost/json/serialize.hpp"
 #include "coordinator/http/json_text.h"
 #include "fmt/format.h"
@@ -14,6 +16,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kLongestName = 128;
+constexpr char kInput[] = "input";  // the argument of a tool that takes a text
 
 void Finish(JsonFields& inner, JsonFields& fields) {
   if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
@@ -28,21 +31,31 @@ bool IsName(std::string_view name) {
   return true;
 }
 
-// Reads name, description, strict and the schema, which is in the field `schema`.
-void ReadFunction(JsonFields& fields, const char* schema, ToolRequest* out) {
+// Reads the name of another tool, of a namespace or of none (""). "": an error.
+std::string ReadToolName(JsonFields& fields, const std::string& space, ToolRequest* request) {
   fields.Require("name");
-  const std::string name = fields.String("name").value_or("");
-  if (fields.failed()) return;
+  const std::string own = fields.String("name").value_or("");
+  if (fields.failed()) return {};
+  std::string name = space.empty() ? own : NamespacedName(space, own);
   const std::string path = fields.Path("name");
   if (!IsName(name)) {
-    return fields.Fail(BadRequest(
+    fields.Fail(BadRequest(
         fmt::format("{} is \"{}\"; a name has 1 to {} letters, digits and _-.:/", path, name, kLongestName), path));
+    return {};
   }
-  for (const json::value& tool : out->tools) {
-    if (tool.at("function").at("name") == json::string_view(name)) {
-      return fields.Fail(BadRequest(fmt::format("{}: there are two tools {}", path, name), path));
-    }
+  for (const json::value& tool : request->tools) {
+    if (tool.at("function").at("name") != json::string_view(name)) continue;
+    fields.Fail(BadRequest(fmt::format("{}: there are two tools {}", path, name), path));
+    return {};
   }
+  if (!space.empty()) request->namespaced[name] = {space, own};
+  return name;
+}
+
+// Reads name, description, strict and the schema, which is in the field `schema`.
+void ReadFunction(JsonFields& fields, const char* schema, const std::string& space, ToolRequest* out) {
+  const std::string name = ReadToolName(fields, space, out);
+  if (name.empty()) return;
   json::object function{{"name", name}};
   if (const std::optional<std::string> description = fields.String("description"))
     function["description"] = *description;
@@ -50,6 +63,55 @@ void ReadFunction(JsonFields& fields, const char* schema, ToolRequest* out) {
   function["parameters"] =
       parameters != nullptr ? *parameters : json::object{{"type", "object"}, {"properties", json::object()}};
   if (fields.Bool("strict").value_or(false)) out->strict.insert(name);
+  out->tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+}
+
+// Reads the form of a custom tool's text into the schema of its argument, or, where we have no such grammars, into what
+// the model is told.
+void ReadCustomFormat(JsonFields& fields, bool flat, json::object* input, std::string* description, bool* strict) {
+  const json::object* format = fields.Object("format");
+  if (format == nullptr) return;
+  JsonFields inner(*format, fields.Path("format."));
+  const std::string type = inner.String("type").value_or("text");
+  const json::object* nested = flat || type != "grammar" ? nullptr : inner.Object("grammar");
+  const json::object none;
+  JsonFields deeper(nested == nullptr ? none : *nested, inner.Path("grammar."));
+  JsonFields& grammar = flat ? inner : deeper;
+  if (type == "grammar") {
+    grammar.Require("syntax");
+    grammar.Require("definition");
+    const std::string syntax = grammar.String("syntax").value_or("");
+    const std::string definition = grammar.String("definition").value_or("");
+    if (syntax == "regex") {
+      (*input)["pattern"] = "^(?:" + definition + ")$";
+      *strict = true;
+    } else {
+      *description +=
+          fmt::format("{}The input obeys this grammar ({}):\n{}", description->empty() ? "" : "\n", syntax, definition);
+    }
+  } else if (type != "text") {
+    const std::string path = inner.Path("type");
+    inner.Fail(BadRequest(fmt::format("{} is \"{}\"; it may be text or grammar", path, type), path));
+  }
+  if (!flat) Finish(deeper, inner);
+  Finish(inner, fields);
+}
+
+void ReadCustom(JsonFields& fields, bool flat, const std::string& space, ToolRequest* out) {
+  const std::string name = ReadToolName(fields, space, out);
+  if (name.empty()) return;
+  std::string description = fields.String("description").value_or("");
+  json::object input{{"type", "string"}};
+  bool strict = false;
+  ReadCustomFormat(fields, flat, &input, &description, &strict);
+  if (strict) out->strict.insert(name);
+  out->custom.insert(name);
+  json::object function{{"name", name}};
+  if (!description.empty()) function["description"] = description;
+  function["parameters"] = json::object{{"type", "object"},
+                                        {"properties", json::object{{kInput, std::move(input)}}},
+                                        {"required", json::array{kInput}},
+                                        {"additionalProperties", false}};
   out->tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
 }
 
@@ -64,16 +126,22 @@ bool IsFunction(JsonFields& fields, std::string_view otherwise) {
   return false;
 }
 
+// A choice of one tool may name a custom one.
+bool NamesTool(JsonFields& choice) {
+  return choice.String("type").value_or("") == "custom" || IsFunction(choice, "function");
+}
+
 // The name in a choice of one tool; "": an error.
 std::string ChosenName(JsonFields& choice, bool flat) {
   if (flat) {
     choice.Require("name");
     return choice.String("name").value_or("");
   }
-  choice.Require("function");
-  const json::object* function = choice.Object("function");
+  const std::string type = choice.String("type").value_or("") == "custom" ? "custom" : "function";
+  choice.Require(type);
+  const json::object* function = choice.Object(type);
   if (function == nullptr) return "";
-  JsonFields inner(*function, choice.Path("function."));
+  JsonFields inner(*function, choice.Path(type + "."));
   inner.Require("name");
   const std::string name = inner.String("name").value_or("");
   Finish(inner, choice);
@@ -123,7 +191,7 @@ void ReadAllowed(JsonFields& choice, bool flat, ToolRequest* out) {
   if (tools != nullptr) {
     DeclaredTools kept;
     inner.EachObject("tools", *tools, [&](JsonFields& tool) {
-      if (!IsFunction(tool, "function")) return;
+      if (!NamesTool(tool)) return;
       const std::string name = ChosenName(tool, flat);
       CheckDeclared(tool, name, *out);
       if (!tool.failed()) kept[name] = out->declared[name];
@@ -145,7 +213,7 @@ void ReadChoice(JsonFields& fields, bool flat, ToolRequest* out) {
   const std::string type = inner.String("type").value_or("");
   if (type == "allowed_tools") {
     ReadAllowed(inner, flat, out);
-  } else if (!inner.failed() && IsFunction(inner, "function")) {
+  } else if (!inner.failed() && NamesTool(inner)) {
     const std::string name = ChosenName(inner, flat);
     CheckDeclared(inner, name, *out);
     if (!inner.failed()) RequireOne(name, out);
@@ -153,20 +221,60 @@ void ReadChoice(JsonFields& fields, bool flat, ToolRequest* out) {
   Finish(inner, fields);
 }
 
-void ReadTools(JsonFields& fields, bool flat, ToolRequest* out) {
-  if (const json::array* tools = fields.Array("tools")) {
-    fields.EachObject("tools", *tools, [&](JsonFields& tool) {
-      tool.Require("type");
-      if (tool.failed() || !IsFunction(tool, "function")) return;
-      if (flat) return ReadFunction(tool, "parameters", out);
-      tool.Require("function");
-      const json::object* function = tool.Object("function");
-      if (function == nullptr) return;
-      JsonFields inner(*function, tool.Path("function."));
-      ReadFunction(inner, "parameters", out);
-      Finish(inner, tool);
-    });
+// Tools of chats: each in a field that its type names. `customs`: some may take a text.
+void ReadNestedTool(JsonFields& tool, bool customs, ToolRequest* out) {
+  tool.Require("type");
+  const bool custom = customs && tool.String("type").value_or("") == "custom";
+  if (tool.failed() || (!custom && !IsFunction(tool, "function"))) return;
+  const std::string field = custom ? "custom" : "function";
+  tool.Require(field);
+  const json::object* function = tool.Object(field);
+  if (function == nullptr) return;
+  JsonFields inner(*function, tool.Path(field + "."));
+  custom ? ReadCustom(inner, false, "", out) : ReadFunction(inner, "parameters", "", out);
+  Finish(inner, tool);
+}
+
+// Tools of responses. `searches`: gets the places of those that search the web.
+void ReadFlatTool(JsonFields& tool, const std::string& space, ToolRequest* out, std::vector<std::string>* searches) {
+  tool.Require("type");
+  const std::string type = tool.String("type").value_or("");
+  if (type == "custom") return ReadCustom(tool, true, space, out);
+  if (type == "namespace" && space.empty()) {
+    tool.Require("name");
+    tool.Ignore("description");
+    const std::string name = tool.String("name").value_or("");
+    const json::array* tools = tool.Array("tools");
+    if (tools == nullptr || name.empty()) return;
+    return tool.EachObject("tools", *tools, [&](JsonFields& inner) { ReadFlatTool(inner, name, out, searches); });
   }
+  if (type.starts_with("web_search") && space.empty()) {
+    searches->push_back(tool.Path("type"));
+    return tool.IgnoreAll("");
+  }
+  if (!tool.failed() && IsFunction(tool, "function")) ReadFunction(tool, "parameters", space, out);
+}
+
+// Reads the field tools, as responses have it.
+void ReadFlatTools(JsonFields& fields, ToolRequest* out) {
+  const json::array* tools = fields.Array("tools");
+  if (tools == nullptr) return;
+  std::vector<std::string> searches;
+  fields.EachObject("tools", *tools, [&](JsonFields& tool) { ReadFlatTool(tool, "", out, &searches); });
+  // Codex offers a search beside its own tools in each request: the model does without.
+  if (searches.empty() || !out->tools.empty()) return;
+  fields.Fail(Unprocessable(fmt::format("{}: this server searches nothing", searches.front()), searches.front()));
+}
+
+// Reads the field tools, as chats have it.
+void ReadNestedTools(JsonFields& fields, bool customs, ToolRequest* out) {
+  if (const json::array* tools = fields.Array("tools")) {
+    fields.EachObject("tools", *tools, [&](JsonFields& tool) { ReadNestedTool(tool, customs, out); });
+  }
+}
+
+void ReadTools(JsonFields& fields, bool flat, ToolRequest* out) {
+  flat ? ReadFlatTools(fields, out) : ReadNestedTools(fields, true, out);
   out->declared = DeclareTools(out->tools);
   out->parallel = fields.Bool("parallel_tool_calls").value_or(true);
   ReadChoice(fields, flat, out);
@@ -208,11 +316,16 @@ void ReadChatTools(JsonFields& fields, ToolRequest* out) {
 
 void ReadResponseTools(JsonFields& fields, ToolRequest* out) { ReadTools(fields, true, out); }
 
+void ReadOllamaTools(JsonFields& fields, ToolRequest* out) {
+  ReadNestedTools(fields, false, out);
+  out->declared = DeclareTools(out->tools);
+}
+
 void ReadMessageTools(JsonFields& fields, ToolRequest* out) {
   if (const json::array* tools = fields.Array("tools")) {
     fields.EachObject("tools", *tools, [&](JsonFields& tool) {
       if (!IsFunction(tool, "custom")) return;
-      ReadFunction(tool, "input_schema", out);
+      ReadFunction(tool, "input_schema", "", out);
       for (const char* name :
            {"cache_control", "input_examples", "defer_loading", "allowed_callers", "eager_input_streaming"}) {
         tool.Ignore(name);
@@ -249,6 +362,24 @@ json::object ToolResult(std::string_view id, std::string_view content) {
   json::object message{{"role", "tool"}, {"content", JsonView(content)}};
   if (!id.empty()) message["tool_call_id"] = JsonView(id);
   return message;
+}
+
+std::string NamespacedName(std::string_view space, std::string_view name) { return fmt::format("{}__{}", space, name); }
+
+std::string CustomArguments(std::string_view input) { return WriteJson(json::object{{kInput, JsonView(input)}}); }
+
+std::string CustomInput(std::string_view arguments) {
+  const json::object read = CallInput(arguments);
+  const json::value* input = read.if_contains(kInput);
+  return input != nullptr && input->is_string() ? std::string(View(input->get_string())) : ValidUtf8(arguments);
+}
+
+json::object CallInput(std::string_view arguments) {
+  boost::system::error_code error;
+  const std::string text = ValidUtf8(arguments);
+  json::value value = json::parse(text, error);
+  if (!error && value.is_object()) return std::move(value.get_object());
+  return {{"raw", text}};
 }
 
 void NameToolResults(json::array* messages) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
@@ -20,8 +21,12 @@ struct ToolRequest {
   boost::json::array tools;                   // for the template: {"type": "function", "function": {...}} each
   DeclaredTools declared;                     // those that the model may call
   std::set<std::string, std::less<>> strict;  // those whose arguments obey their schemas in any answer
-  bool required = false;                      // the answer is calls
-  bool parallel = true;                       // more than one call in an answer
+  // Those that take a text instead of arguments (OpenAI's "custom"): for the model a function with one argument.
+  std::set<std::string, std::less<>> custom;
+  // Those of a namespace, by the names under which the model knows them: the namespace's name and their own.
+  std::map<std::string, std::pair<std::string, std::string>, std::less<>> namespaced;
+  bool required = false;  // the answer is calls
+  bool parallel = true;   // more than one call in an answer
 
   bool any() const { return !declared.empty(); }
   // Puts the tools into the conversation.
@@ -34,13 +39,23 @@ struct ToolRequest {
 void ReadChatTools(JsonFields& fields, ToolRequest* out);
 // OpenAI's responses: the same with flat functions.
 void ReadResponseTools(JsonFields& fields, ToolRequest* out);
+// ollama's chats: tools.
+void ReadOllamaTools(JsonFields& fields, ToolRequest* out);
 // Anthropic's messages: tools, tool_choice.
 void ReadMessageTools(JsonFields& fields, ToolRequest* out);
+
+// The name under which the model knows a tool of a namespace.
+std::string NamespacedName(std::string_view space, std::string_view name);
+// A call of a tool that takes a text, and back: the arguments for the template, and the text in the model's arguments.
+std::string CustomArguments(std::string_view input);
+std::string CustomInput(std::string_view arguments);
 
 // A call in an assistant's message, in the form of chat templates. `arguments`: a JSON text.
 boost::json::object ToolCall(std::string_view id, std::string_view name, std::string_view arguments);
 // A tool's result as a message of the role "tool".
 boost::json::object ToolResult(std::string_view id, std::string_view content);
+// A call's arguments for APIs that have them as an object. A text that is no JSON object is one with the field "raw".
+boost::json::object CallInput(std::string_view arguments);
 // Names the tool in each result that has no name, by the call with its id.
 void NameToolResults(boost::json::array* messages);
 

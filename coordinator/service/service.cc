@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "coordinator/service/changing_lines.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -105,7 +106,10 @@ StatusOr<ChatPrompt> Service::Prompt(const ChatInput& chat) const {
   for (const json::value& message : c.messages) bytes += BytesOf(message);
   for (const auto& [key, value] : c.extra) bytes += key.size() + BytesOf(value);
   GYRE_RETURN_IF_ERROR(CheckLength("the conversation", bytes, limits_.prompt_bytes));
-  return MakeChatPrompt(model_, chat.format, c);
+  if (limits_.keep_changing_lines) return MakeChatPrompt(model_, chat.format, c);
+  Conversation held = c;
+  HoldChangingLines(&held);
+  return MakeChatPrompt(model_, chat.format, held);
 }
 
 StatusOr<Conversation> Service::ParseConversation(std::string_view messages, std::string_view tools) const {
@@ -134,7 +138,7 @@ Status Service::ReadPrompt(Question& question, Request* request) const {
     GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, Prompt(std::get<ChatInput>(question.input)));
     question.stop_ids.insert(question.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());
     ids = std::move(prompt.ids);
-    if (question.before.empty()) request->boundaries = std::move(prompt.boundaries);
+    question.boundaries = question.before.empty() ? std::move(prompt.boundaries) : std::vector<uint32_t>();
     question.answer_format = std::move(prompt.answer);
     nothing = "the conversation is empty";
   }

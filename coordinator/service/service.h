@@ -61,6 +61,7 @@ struct ServiceLimits {
   // The most tokens of a request without a limit of its own; 0: the rest of the context. If contexts are shifted,
   // it must be set, as such a request would never end.
   uint32_t unasked_tokens = 0;
+  bool keep_changing_lines = false;  // conversations are taken as they are (changing_lines.h)
   StreamLimits streams;
 };
 

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import Anthropic from '@anthropic-ai/sdk';
+import { Ollama } from 'ollama';
 import OpenAI from 'openai';
 import { zodFunction, zodResponseFormat, zodResponsesFunction, zodTextFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
@@ -115,6 +116,31 @@ test('a message has blocks of calls, whole and streamed, and takes their results
 
   const one = await anthropic.messages.create({ ...body, tool_choice: { type: 'auto', disable_parallel_tool_use: true } });
   assert.equal(one.content.filter((block) => block.type === 'tool_use').length, 1);
+});
+
+test("ollama's client calls tools, whole and streamed, and hands back their results", async () => {
+  const ollama = new Ollama({ host: url });
+  const ask = { model, messages: [question], tools, options: { temperature: 0 } };
+  const whole = await ollama.chat(ask);
+  fits('OllamaChatPart', whole);
+  assert.equal(whole.message.content, 'I look.');
+  assert.equal(whole.done_reason, 'stop');
+  const cities_of = (calls) => calls.map((call) => [call.function.name, call.function.arguments.city]);
+  assert.deepEqual(cities_of(whole.message.tool_calls), cities.map((city) => ['get_weather', city]));
+  let content = '';
+  const calls = [];
+  for await (const part of await ollama.chat({ ...ask, stream: true })) {
+    fits('OllamaChatPart', part);
+    content += part.message.content;
+    calls.push(...part.message.tool_calls ?? []);
+  }
+  assert.equal(content, whole.message.content);
+  assert.deepEqual(cities_of(calls), cities_of(whole.message.tool_calls));
+  const results = whole.message.tool_calls.map((call) => ({ role: 'tool', tool_name: call.function.name, content: 'sun' }));
+  const answer = await ollama.chat({ ...ask, messages: [question, whole.message, ...results] });
+  assert.equal(answer.message.content, 'It is sunny in both.');
+  assert.equal(answer.message.tool_calls, undefined);
+  assert.ok((await ollama.show({ model: 'calls' })).capabilities.includes('tools'));
 });
 
 // What the model would not say of itself: it calls once, with a city that it does not think of.

@@ -1,8 +1,9 @@
 // A model that calls a tool, for tests: one layer of zeros, so each token depends on the one before it alone, and a
-// head that knows what comes behind which. Asked anew it writes one text, after a tool's result another one.
+// head that knows what comes behind which. Asked anew it writes one text; if a tool's result came since its last
+// message, another one.
 #pragma once
 
-#include <initializer_list>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -29,8 +30,8 @@ inline std::string VisibleBytes(std::string_view bytes) {
 
 // A GGUF file. `calls`: what it writes when it is asked, in tokens of these texts; `answers`: after a result. Its
 // template shows the tools, the calls and the results, and its calls are <tool_call>{"name", "arguments"}</tool_call>.
-inline std::vector<std::byte> CallingModel(std::initializer_list<std::string_view> calls,
-                                           std::initializer_list<std::string_view> answers) {
+inline std::vector<std::byte> CallingModel(const std::vector<std::string_view>& calls,
+                                           const std::vector<std::string_view>& answers, uint32_t context = 4096) {
   constexpr int kNormal = 1, kControl = 3;
   constexpr uint32_t kDim = 288;
   std::vector<std::string> tokens;
@@ -53,7 +54,7 @@ inline std::vector<std::byte> CallingModel(std::initializer_list<std::string_vie
   }
   GgufWriter w;
   w.String("general.architecture", "llama");
-  w.Uint("llama.context_length", 4096);
+  w.Uint("llama.context_length", context);
   w.Uint("llama.embedding_length", kDim);
   w.Uint("llama.block_count", 1);
   w.Uint("llama.feed_forward_length", kDim);
@@ -70,7 +71,10 @@ inline std::vector<std::byte> CallingModel(std::initializer_list<std::string_vie
       "tokenizer.chat_template",
       "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}"
       "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}"
-      "{% if messages[-1].role == 'tool' %}<|answer|>{% else %}<|call|>{% endif %}");
+      "{% set last = namespace(result=false) %}{% for m in messages %}"
+      "{% if m.role == 'assistant' %}{% set last.result = false %}{% endif %}"
+      "{% if m.role == 'tool' %}{% set last.result = true %}{% endif %}{% endfor %}"
+      "{% if last.result %}<|answer|>{% else %}<|call|>{% endif %}");
   std::vector<float> embedding(tokens.size() * kDim), head(tokens.size() * kDim);
   for (uint32_t id = 0; id < tokens.size(); ++id) {
     const auto found = next.find(id);

@@ -4,10 +4,10 @@
 
 #include "model/chat_template.h"
 
-namespace gyre::http {
+namespace gyre {
 
 // Makes the known ones constant, or moves them behind the conversation's last message. Only whole lines of the system
 // message that a conversation begins with are looked at, and only their exact shapes count.
 void HoldChangingLines(Conversation* conversation);
 
-}  // namespace gyre::http
+}  // namespace gyre

@@ -1,16 +1,16 @@
-#include "coordinator/http/changing_lines.h"
+#include "coordinator/service/changing_lines.h"
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "coordinator/http/json_text.h"
-
-namespace gyre::http {
+namespace gyre {
 namespace {
 
 namespace json = boost::json;
+
+std::string_view View(json::string_view text) { return {text.data(), text.size()}; }
 
 // The first line of the system prompt, made of fields "name=value;", as of Claude Code since 2.1.15:
 // x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=8a3f1;
@@ -99,21 +99,22 @@ Parted Part(std::string_view text) {
   return out;
 }
 
-bool HasRole(const json::object& message, std::string_view role) {
-  const json::value* has = message.if_contains("role");
+// Messages may be anything: the template refuses those that are no objects.
+bool HasRole(const json::value& value, std::string_view role) {
+  const json::object* message = value.if_object();
+  const json::value* has = message == nullptr ? nullptr : message->if_contains("role");
   return has != nullptr && has->is_string() && View(has->get_string()) == role;
 }
 
-json::string* ContentOf(json::object& message) {
-  json::value* content = message.if_contains("content");
+json::string* ContentOf(json::value& message) {
+  json::value* content = message.as_object().if_contains("content");
   return content == nullptr ? nullptr : content->if_string();
 }
 
 // The text of the last message that is not the model's; null: there is none but the system's.
 json::string* LastText(json::array& messages) {
   for (size_t i = messages.size(); i-- > 1;) {
-    json::object& message = messages[i].as_object();
-    if (HasRole(message, "user") || HasRole(message, "tool")) return ContentOf(message);
+    if (HasRole(messages[i], "user") || HasRole(messages[i], "tool")) return ContentOf(messages[i]);
   }
   return nullptr;
 }
@@ -122,8 +123,8 @@ json::string* LastText(json::array& messages) {
 
 void HoldChangingLines(Conversation* conversation) {
   json::array& messages = conversation->messages;
-  if (messages.empty() || !HasRole(messages.front().as_object(), "system")) return;
-  json::string* system = ContentOf(messages.front().as_object());
+  if (messages.empty() || !HasRole(messages.front(), "system")) return;
+  json::string* system = ContentOf(messages.front());
   if (system == nullptr) return;
   Parted parted = Part(View(*system));
   json::string* last = parted.counters.empty() ? nullptr : LastText(messages);
@@ -134,4 +135,4 @@ void HoldChangingLines(Conversation* conversation) {
   conversation->passing_end = std::move(parted.counters);
 }
 
-}  // namespace gyre::http
+}  // namespace gyre

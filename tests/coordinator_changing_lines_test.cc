@@ -1,5 +1,5 @@
 // Lines that clients change in every request.
-#include "coordinator/http/changing_lines.h"
+#include "coordinator/service/changing_lines.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "boost/json.hpp"
 #include "fmt/format.h"
 
-namespace gyre::http {
+namespace gyre {
 namespace {
 
 Conversation Talk(const std::vector<std::pair<std::string, std::string>>& messages) {
@@ -96,4 +96,4 @@ TEST(ChangingLines, WhatOnlyLooksLikeACounterStays) {
 }
 
 }  // namespace
-}  // namespace gyre::http
+}  // namespace gyre

@@ -1,0 +1,52 @@
+#include "cli/check_arguments.h"
+
+#include <string>
+#include <utility>
+
+#include "coordinator/grammar/compiled.h"
+#include "coordinator/grammar/source.h"
+#include "model/utf8.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kShown = 80;  // bytes on each side of the place
+
+// The last bytes of a text, and the first ones, in whole characters.
+std::string LastBytes(std::string_view text) {
+  if (text.size() <= kShown) return std::string(text);
+  size_t at = text.size() - kShown;
+  while (at < text.size() && ContinuesUtf8(text[at])) ++at;
+  return "..." + std::string(text.substr(at));
+}
+std::string FirstBytes(std::string_view text) {
+  if (text.size() <= kShown) return std::string(text);
+  size_t end = kShown;
+  while (end > 0 && ContinuesUtf8(text[end])) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+}  // namespace
+
+Status CheckArguments(std::string_view schema, std::string_view arguments) {
+  using grammar::CompiledGrammar;
+  auto read = grammar::ReadSource({.kind = grammar::SourceKind::kJsonSchema, .text = std::string(schema)});
+  if (!read.ok()) return absl::OkStatus();
+  const auto compiled = CompiledGrammar::Make(*std::move(read), nullptr);
+  if (!compiled.ok()) return absl::OkStatus();
+  grammar::GrammarState state = (*compiled)->start();
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    const auto next = (*compiled)->Advance(state, arguments.substr(at, 1));
+    if (!next.ok()) return absl::OkStatus();
+    if (next->dead()) {
+      // Not within a character.
+      while (at > 0 && ContinuesUtf8(arguments[at])) --at;
+      return InvalidArgument("the arguments do not fit the tool's parameters: behind {} may not come {}",
+                             LastBytes(arguments.substr(0, at)), FirstBytes(arguments.substr(at)));
+    }
+    state = *next;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre
