@@ -88,10 +88,12 @@ GPU_FN void Multiply(const FewShared<kHeads>& s, const Pages& keys, const std::b
   }
 }
 
-// Where the eight elements of a thread's unit lie in a value. Nibbles: four bytes have elements 16 apart.
+// Where the eight elements of a thread's unit lie in a value. Nibbles: four bytes have elements 16 apart. f32: each half
+// of them lies beside those of the next unit, as a load has 16 bytes.
 template <KvType kType>
-GPU_FN size_t ElementOf(size_t unit, size_t i) {
+GPU_FN size_t ElementOf(size_t unit, size_t i, size_t dim) {
   if constexpr (kType == KvType::kQ4_0) return unit / 4 * 32 + unit % 4 * 4 + i / 4 * 16 + i % 4;
+  if constexpr (kType == KvType::kF32) return i / 4 * (dim / 2) + unit * 4 + i % 4;
   return unit * kOfLane + i;
 }
 template <KvType kType>
@@ -99,8 +101,8 @@ GPU_FN void LoadValues(const Pages& values, const std::byte* head, size_t positi
                        float (&v)[kOfLane]) {
   const size_t at = position % kPage;
   if constexpr (kType == KvType::kF32) {
-    const std::byte* from = head + (at * values.dim + unit * kOfLane) * 4;
-    const auto a = gpu::Load<gpu::Float4>(from), b = gpu::Load<gpu::Float4>(from + 16);
+    const std::byte* from = head + (at * values.dim + unit * 4) * 4;
+    const auto a = gpu::Load<gpu::Float4>(from), b = gpu::Load<gpu::Float4>(from + values.dim * 2);
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
   } else if constexpr (!KvHasScales(kType)) {
     OfHalves(gpu::LoadConstant16(head + (at * values.dim + unit * kOfLane) * 2), kType == KvType::kBf16, v);
@@ -223,7 +225,7 @@ AttendFewKernel(const float* q, const KvRow* rows, Pages keys, Pages values, siz
       sum = {gpu::Add(sum.x, more.x), gpu::Add(sum.y, more.y), gpu::Add(sum.z, more.z), gpu::Add(sum.w, more.w)};
     }
     gpu::Store(parts.sums + parts.At(r, first_head + h, heads, split) * parts.value_dim +
-                   ElementOf<kType>(of, half * 4),
+                   ElementOf<kType>(of, half * 4, parts.value_dim),
                sum);
   }
 }

@@ -81,7 +81,7 @@ constexpr Coding CodingOf(DType type) {
 constexpr Values16 TableOf(DType type) {
   Values16 v = {};
   for (int i = 0; i < 16; ++i) {
-    int value = i < 3 ? i - 1 : 0;  // digits of three
+    int value = i < 4 ? i - 1 : 0;  // digits of three, and what a block of 2 bits may hold besides
     if (type == DType::kIQ4_NL || type == DType::kIQ4_XS) value = kIq4Values[i];
     if (type == DType::kMXFP4) value = kFp4Doubled[i];
     if (type == DType::kIQ2_XXS || type == DType::kIQ2_XS || type == DType::kIQ2_S) {
