@@ -32,7 +32,9 @@ target_link_libraries(simt PUBLIC gyre_base gyre_quant)
 gyre_emulated_kernels(planted_kernels testing/simt/planted.cu)
 
 set(cuda ${PROJECT_SOURCE_DIR}/kernels/cuda)
-gyre_emulated_kernels(emulated_kernels ${cuda}/attention/split.cu ${cuda}/attention/store.cu ${cuda}/products/exact.cu
+gyre_emulated_kernels(emulated_kernels ${cuda}/attention/few.cu ${cuda}/attention/split.cu ${cuda}/attention/store.cu
+                      ${cuda}/attention/tiles.cu ${cuda}/products/exact.cu
+  ${cuda}/products/float.cu ${cuda}/products/int8.cu ${cuda}/products/operand.cu ${cuda}/products/tiles.cu ${cuda}/weights/pack.cu
   ${cuda}/rows/elementwise.cu
                       ${cuda}/rows/norm.cu ${cuda}/rows/rope.cu ${cuda}/sampling/log_sum_exp.cu ${cuda}/sampling/top_k.cu
                       ${cuda}/experts/experts.cu ${cuda}/rows/wire.cu ${cuda}/state/state.cu)
@@ -48,7 +50,7 @@ if(GYRE_TESTS AND GYRE_CUDA)
 endif()
 if(GYRE_TESTS)
   gyre_tests(simt_tests "unit;pure" FILES simt_checks_test simt_counts_test DEPS planted_kernels)
-  gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_rows_test cuda_sampling_test
+  gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_row_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
   gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test DEPS cuda_emulated gyre_worker)
   # Engines on this device: one test always, more of them with the label "slow".

@@ -166,6 +166,8 @@ TEST_F(CudaAttention, PagesAndHeadsOfAnyForm) {
           Form{{.block_size = 1, .kv_heads = 1, .head_dim = 64}, 1},
           Form{{.block_size = 300, .kv_heads = 2, .head_dim = 96, .value_dim = 32}, 2},
           Form{{.block_size = 16, .kv_heads = 1, .head_dim = 160}, 3},
+          Form{{.block_size = 16, .kv_heads = 2, .head_dim = 64, .value_dim = 32}, 14},
+          Form{{.block_size = 16, .kv_heads = 3, .head_dim = 96}, 3},
           Form{{.block_size = 16, .kv_heads = 1, .head_dim = 96, .value_dim = 64, .values_in_keys = true}, 5}}) {
       KvView view = form.view;
       view.type = type;
@@ -179,15 +181,131 @@ TEST_F(CudaAttention, PagesAndHeadsOfAnyForm) {
 
 TEST_F(CudaAttention, AUsualPageCostsFewSectorsTooMany) {
   if (!simt::kChecked) GTEST_SKIP() << "accesses are seen only where they are checked";
-  Cache c = Make({.type = KvType::kF16, .kv_heads = 1, .head_dim = 64}, 256);
-  Fill(&c);
-  const OnDevice d = Up(c);
-  const simt::Count count;
-  Attend(d, Random(64, 3), {c.rows.back()}, {.heads = 1, .scale = 0.1f});
-  const simt::Counts counts = count.counts();
-  // A line of a page is 16 positions of one element: one sector.
-  EXPECT_LT(counts.loads.excess(), 1.02) << count.Worst(3);
-  EXPECT_EQ(counts.shared.units, counts.shared.least) << count.Worst(3);
+  for (const KvType type : kKvTypes) {
+    for (const int heads : {1, 4}) {
+      Cache c = Make({.type = type, .kv_heads = 1, .head_dim = 128}, 256);
+      Fill(&c);
+      const OnDevice d = Up(c);
+      const simt::Count count;
+      Attend(d, Random(128 * static_cast<size_t>(heads), 3), {c.rows.back()}, {.heads = heads, .scale = 0.1f});
+      const simt::Counts counts = count.counts();
+      EXPECT_LE(counts.loads.excess(), 1.1) << KvTypeName(type) << heads << "\n" << count.Worst(5);
+      EXPECT_LE(counts.shared.excess(), 1.2) << KvTypeName(type) << heads << "\n" << count.Worst(5);
+      EXPECT_LE(counts.stores.excess(), 1.1) << KvTypeName(type) << heads << "\n" << count.Worst(5);
+    }
+  }
+}
+
+// Two sequences whose pages lie between each other.
+class CudaAttentionTiles : public CudaAttention {
+ protected:
+  static constexpr uint32_t kPositions = 230;
+  static constexpr int kHeads = 4;
+  struct Two {
+    std::vector<std::byte> k, v;
+    std::vector<BlockId> tables;  // of the first, then of the second
+    KvView view;
+    size_t blocks = 0;
+  };
+  Two MakeTwo(KvType type, int head_dim) {
+    Two two;
+    two.view = {.type = type, .kv_heads = 2, .head_dim = head_dim};
+    two.blocks = (kPositions + 15) / 16;
+    two.k.assign(2 * two.blocks * two.view.PageBytes(), std::byte{0});
+    two.v.assign(2 * two.blocks * two.view.ValuePageBytes(), std::byte{0});
+    two.view.k = two.k.data();
+    two.view.v = two.v.data();
+    for (const uint32_t odd : {1u, 0u}) {
+      for (size_t b = 0; b < two.blocks; ++b) two.tables.push_back(static_cast<uint32_t>(2 * b) + odd);
+    }
+    std::vector<KvRow> all;
+    for (uint32_t p = 0; p < 2 * kPositions; ++p) all.push_back(RowOf(two, two.tables.data(), p));
+    const size_t n = all.size() * 2 * static_cast<size_t>(head_dim);
+    ref_->StoreKv(Random(n, 1).data(), Random(n, 2).data(), all, two.view);
+    return two;
+  }
+  // p: of the first sequence, or kPositions + p of the second.
+  static KvRow RowOf(const Two& two, const BlockId* tables, uint32_t p) {
+    return p < kPositions ? KvRow{tables, p} : KvRow{tables + two.blocks, p - kPositions};
+  }
+  static std::vector<float> Attend(const Two& two, const std::vector<float>& q, const std::vector<uint32_t>& at,
+                                   AttentionParams params) {
+    const GpuVector<std::byte> k(two.k), v(two.v);
+    const GpuVector<BlockId> tables(two.tables);
+    std::vector<KvRow> host;
+    for (const uint32_t p : at) host.push_back(RowOf(two, tables.data(), p));
+    const GpuVector<KvRow> rows(host);
+    const GpuVector<float> on_q(q);
+    const GpuVector<float> sinks(params.sinks == nullptr ? std::vector<float>(1)
+                                                         : std::vector<float>(params.sinks, params.sinks + kHeads));
+    if (params.sinks != nullptr) params.sinks = sinks.data();
+    KvView view = two.view;
+    view.k = const_cast<std::byte*>(k.data());
+    view.v = const_cast<std::byte*>(v.data());
+    EXPECT_TRUE(cuda::CanAttendTiles(view, params));
+    GpuVector<float> out(q.size());
+    cuda::AttendTiles(nullptr, on_q.data(), rows.data(), rows.size(), view, params, out.data());
+    return out.host();
+  }
+};
+
+TEST_F(CudaAttentionTiles, MatchTheReferenceAndTheRowAlone) {
+  const float sinks[] = {-50, 3, 0.5f, 200};
+  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
+    for (const int head_dim : {64, 128}) {
+      Two two = MakeTwo(type, head_dim);
+      two.view.k = two.k.data(), two.view.v = two.v.data();
+      std::vector<uint32_t> at;
+      for (uint32_t p = 100; p < 170; ++p) at.push_back(p);
+      for (uint32_t p = 0; p < 5; ++p) at.push_back(kPositions + p);
+      for (uint32_t p = 200; p < 230; ++p) at.push_back(kPositions + p);
+      for (uint32_t p = 170; p < 175; ++p) at.push_back(p);
+      std::vector<KvRow> host;
+      for (const uint32_t p : at) host.push_back(RowOf(two, two.tables.data(), p));
+      const size_t width = kHeads * static_cast<size_t>(head_dim);
+      const auto q = Random(at.size() * width, 3);
+      for (const int window : {0, 40}) {
+        const AttentionParams params{.heads = kHeads,
+                                     .scale = 0.1f,
+                                     .softcap = window == 0 ? 0.0f : 5.0f,
+                                     .window = window,
+                                     .sinks = window == 0 ? nullptr : sinks,
+                                     .end = 256,
+                                     .arithmetic = Arithmetic::kPrefill};
+        std::vector<float> expected(q.size());
+        ref_->Attention(q.data(), host, two.view, params, expected.data());
+        const auto got = Attend(two, q, at, params);
+        EXPECT_LT(testing::Distance(got, expected), type == KvType::kF16 ? 1e-3 : 8e-3) << head_dim << window;
+        simt::SetOrder(simt::Order::kRandom, 7);
+        // Chunks of one row, of 16 rows and of two sequences have the bits of all together.
+        for (const auto& [from, rows] : std::vector<std::pair<size_t, size_t>>{{0, 1}, {72, 1}, {109, 1}, {30, 16},
+                                                                               {68, 20}}) {
+          const std::vector<uint32_t> some(at.begin() + static_cast<std::ptrdiff_t>(from),
+                                           at.begin() + static_cast<std::ptrdiff_t>(from + rows));
+          const auto part = Attend(two, {&q[from * width], &q[from * width] + rows * width}, some, params);
+          EXPECT_EQ(std::memcmp(part.data(), &got[from * width], part.size() * sizeof(float)), 0)
+              << head_dim << window << ": " << rows << " rows from " << from;
+        }
+        simt::SetOrder(simt::Order::kRising);
+      }
+    }
+  }
+}
+
+TEST_F(CudaAttentionTiles, ReadSideBySide) {
+  if (!simt::kChecked) GTEST_SKIP() << "accesses are seen only where they are checked";
+  for (const int head_dim : {64, 128}) {
+    const Two two = MakeTwo(KvType::kF16, head_dim);
+    std::vector<uint32_t> at;
+    for (uint32_t p = 64; p < 128; ++p) at.push_back(p);
+    const simt::Count count;
+    Attend(two, Random(at.size() * kHeads * static_cast<size_t>(head_dim), 3), at,
+           {.heads = kHeads, .scale = 0.1f, .arithmetic = Arithmetic::kPrefill});
+    const simt::Counts counts = count.counts();
+    EXPECT_LE(counts.loads.excess(), 1.1) << head_dim << "\n" << count.Worst(5);
+    EXPECT_LE(counts.shared.excess(), 1.2) << head_dim << "\n" << count.Worst(5);
+    EXPECT_LE(counts.stores.excess(), 1.1) << head_dim << "\n" << count.Worst(5);
+  }
 }
 
 }  // namespace

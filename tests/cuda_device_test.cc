@@ -104,6 +104,53 @@ TEST_F(CudaDeviceTest, FeedForwardBlocksMatchTheReference) {
   }
 }
 
+// The error of rounding to int8 is that of the CPU's fastest instruction set.
+TEST_F(CudaDeviceTest, QuantizedProductsAreAsGoodAsTheCpus) {
+  const size_t n = 48, k = 512, rows = 9;
+  const auto cpu = MakeBackend(DetectIsa(), 1);
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K, DType::kIQ4_XS}) {
+    const auto file = testing::MakeWeights(type, n, k, 1);
+    const auto x = Random(rows * k, 4);
+    std::vector<float> expected(rows * n), of_cpu(rows * n);
+    ref_->MatMul(x.data(), rows, *ref_->Pack(file.view), expected.data(), Arithmetic::kExact);
+    cpu->MatMul(x.data(), rows, *cpu->Pack(file.view), of_cpu.data(), Arithmetic::kDecode);
+    float* out = Room<float>(rows * n);
+    const auto packed = gpu_->Pack(file.view);
+    gpu_->MatMul(Up(x), rows, *packed, out, Arithmetic::kDecode);
+    const auto got = Down(out, rows * n);
+    EXPECT_LT(testing::Distance(got, expected), 1.1 * testing::Distance(of_cpu, expected)) << Info(type).name;
+    // As a part of several products, which share the rounded rows, and added to what is there.
+    float* sum = Up(std::vector<float>(rows * n, 1.0f));
+    const Backend::Product both[] = {{*packed, out}, {*packed, sum, true}};
+    gpu_->MatMul(Up(x), rows, both, Arithmetic::kDecode);
+    const auto added = Down(sum, rows * n);
+    EXPECT_EQ(Down(out, rows * n), got);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(added[i], got[i] + 1.0f);
+    gpu_->MatMul(Up(x), rows, *packed, out, Arithmetic::kPrefill);
+    EXPECT_LT(testing::Distance(Down(out, rows * n), expected), 0.01) << Info(type).name;
+    gpu_->MatMul(Up(x), rows, *packed, out, Arithmetic::kExact);
+    EXPECT_LT(testing::Distance(Down(out, rows * n), expected), 1e-6) << Info(type).name;
+  }
+}
+
+// int8 and E4M3 whose scales lie beside them: packed, and where the scales cut the tiles' blocks as in the file.
+TEST_F(CudaDeviceTest, TypesWithScalesOfTheirOwn) {
+  for (const testing::Made& m :
+       {testing::MakeScaled(DType::kI8, 20, 128, 32, 0), testing::MakeScaled(DType::kI8, 20, 128, 16, 0),
+        testing::MakeScaled(DType::kF8E4M3, 20, 128, 64, 30), testing::MakeScaled(DType::kF8E4M3, 20, 100, 12, 3)}) {
+    const auto x = Random(3 * m.view.k, 4);
+    std::vector<float> expected(3 * m.view.n);
+    ref_->MatMul(x.data(), 3, *ref_->Pack(m.view), expected.data(), Arithmetic::kExact);
+    const auto packed = gpu_->Pack(m.view);
+    float* out = Room<float>(expected.size());
+    for (const Arithmetic arithmetic : testing::kArithmetics) {
+      gpu_->MatMul(Up(x), 3, *packed, out, arithmetic);
+      const double most = arithmetic == Arithmetic::kExact ? 1e-6 : 0.02;
+      EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), most) << Info(m.view.type).name << m.view.group;
+    }
+  }
+}
+
 TEST_F(CudaDeviceTest, ProductsOfHeadsMatchTheReference) {
   const size_t heads = 3, rows = 4, k = 64, n = 10, x_stride = 70, out_stride = 12;
   std::vector<testing::Weights> files;
@@ -114,8 +161,12 @@ TEST_F(CudaDeviceTest, ProductsOfHeadsMatchTheReference) {
   std::vector<float> expected(rows * heads * out_stride);
   ref_->MatMulHeads(near, x.data(), x_stride, rows, Arithmetic::kExact, expected.data(), out_stride);
   float* out = Room<float>(expected.size());
-  gpu_->MatMulHeads(far, Up(x), x_stride, rows, Arithmetic::kExact, out, out_stride);
-  EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), 1e-6);
+  for (const Arithmetic arithmetic : testing::kArithmetics) {
+    gpu_->Zero(out, expected.size() * sizeof(float));
+    gpu_->MatMulHeads(far, Up(x), x_stride, rows, arithmetic, out, out_stride);
+    const double most = arithmetic == Arithmetic::kPrefill ? 5e-3 : 1e-6;
+    EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), most) << static_cast<int>(arithmetic);
+  }
 }
 
 TEST_F(CudaDeviceTest, ExpertsAreChosenAsTheReferenceChoosesThem) {
@@ -183,18 +234,23 @@ TEST_F(CudaDeviceTest, MixturesMatchTheReferenceAndTheRowAlone) {
         return all;
       };
       const auto near_experts = experts(near, bias.data()), far_experts = experts(far, on_bias);
-      const Backend::RowRun runs[] = {{4, Arithmetic::kPrefill}, {rows - 4, Arithmetic::kDecode}};
-      std::vector<float> expected(rows * dim);
-      ref_->MixExperts(
-          x.data(), runs,
-          {near_experts, biased ? scales.data() : nullptr, Activation::kSilu, chosen.data(), weights.data(), used},
-          expected.data());
       Backend::Mixture mixture{far_experts, biased ? on_scales : nullptr, Activation::kSilu, on_chosen, on_weights,
                                used};
       float* out = Room<float>(rows * dim);
-      gpu_->MixExperts(on_x, runs, mixture, out);
-      const auto got = Down(out, rows * dim);
-      EXPECT_LT(testing::Distance(got, expected), 1e-6) << gated << biased;
+      std::vector<float> got;
+      for (const bool exact : {true, false}) {
+        const Arithmetic arithmetic = exact ? Arithmetic::kExact : Arithmetic::kDecode;
+        const Backend::RowRun runs[] = {{4, exact ? Arithmetic::kExact : Arithmetic::kPrefill}, {rows - 4, arithmetic}};
+        std::vector<float> expected(rows * dim);
+        ref_->MixExperts(
+            x.data(), runs,
+            {near_experts, biased ? scales.data() : nullptr, Activation::kSilu, chosen.data(), weights.data(), used},
+            expected.data());
+        gpu_->MixExperts(on_x, runs, mixture, out);
+        got = Down(out, rows * dim);
+        // The reference rounds nothing.
+        EXPECT_LT(testing::Distance(got, expected), exact ? 1e-6 : 0.015) << gated << biased << exact;
+      }
       const Backend::RowRun one[] = {{1, Arithmetic::kDecode}};
       mixture.chosen += 9 * used;
       mixture.weights += 9 * used;

@@ -21,19 +21,8 @@ using testing::kTypes;
 using testing::MakeWeights;
 using testing::Random;
 using testing::RandomCodes;
+using testing::Rounded;
 using testing::Weights;
-
-// x after quantization to int8 in blocks of 32, as the integer kernels multiply it, in plain code.
-std::vector<float> Rounded(const std::vector<float>& x) {
-  std::vector<float> out(x.size());
-  for (size_t b = 0; b < x.size(); b += 32) {
-    float amax = 0;
-    for (size_t i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
-    const float scale = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0.0f;
-    for (size_t i = 0; i < 32; ++i) out[b + i] = std::nearbyintf(x[b + i] * inverse) * scale;
-  }
-  return out;
-}
 
 class Products : public testing::KernelTest {
  protected:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -23,7 +24,7 @@ class CudaDevice : public Device {
 
   std::string name() const override { return runtime_->name(); }
   std::string isa() const override { return runtime_->isa(); }
-  bool prefill_matches_decode() const override { return true; }
+  bool prefill_matches_decode() const override { return false; }
   std::unique_ptr<Backend> NewBackend() override;
 
   Runtime& runtime() { return *runtime_; }
@@ -40,8 +41,9 @@ class CudaDevice : public Device {
   std::set<Stream> streams_;
 };
 
-// A matrix as it lies in the file, in memory of the device.
+// A matrix in memory of the device.
 struct CudaWeight : PackedWeight {
+  uint64_t id = 0;  // no other one of the process has it
   DeviceMemory data, scales;
   Matrix matrix;
 };
@@ -128,8 +130,13 @@ class CudaBackend : public Backend {
   void Launched(const char* op) { runtime().CheckLaunch(op); }
   Runtime& runtime() { return device_->runtime(); }
   const Codebooks& Books();
-  // FeedForward of the rows between in.bounds, or of all.
-  void FeedForwardOfPlaces(const RowsIn& in, const Ffn& w, Activation act, float* out, bool add);
+  // Rows as the operand of a product, until the next one of these pieces.
+  Operand Prepare(Pieces pieces, const OperandSource& from);
+  // The matrices as an array on the device, for one launch; null where they are not packed in one form.
+  const Matrix* Together(const std::vector<const CudaWeight*>& weights);
+  // out[place] = the product of x[place] with a matrix of the place's expert, whose rows lie between its bounds.
+  void MultiplyByExperts(std::span<const Ffn> experts, const PackedWeight& (*which)(const Ffn&), const float* x,
+                         size_t rows, const uint32_t* bounds, bool exact, float* out);
 
   const std::shared_ptr<CudaDevice> device_;
   const Stream stream_;
@@ -140,6 +147,8 @@ class CudaBackend : public Backend {
   std::list<Chunk> uploads_;
   std::list<std::vector<std::byte>> downloads_, kept_;
   DeviceBuffer<float> gate_, up_;        // of feed-forward blocks
+  DeviceBuffer<uint8_t> operands_[kPiecesKinds];
+  std::map<std::vector<uint64_t>, DeviceMemory> together_;  // by the matrices' ids
   DeviceBuffer<float> gathered_, made_;  // the rows of experts, by place
   DeviceBuffer<uint32_t> placed_;        // Places
   DeviceBuffer<float> attention_scratch_;

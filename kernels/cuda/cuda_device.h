@@ -8,7 +8,6 @@
 
 namespace gyre::cuda {
 
-// Its ops are exact in both classes: Arithmetic is not read yet.
 std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime);
 
 }  // namespace gyre::cuda

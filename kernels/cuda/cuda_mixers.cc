@@ -26,6 +26,10 @@ void CudaBackend::StoreKv(const float* k, const float* v, std::span<const KvRow>
 void CudaBackend::Attention(const float* q, std::span<const KvRow> rows, const KvView& kv,
                             const AttentionParams& params, float* out) {
   if (rows.empty()) return;
+  if (CanAttendTiles(kv, params)) {
+    AttendTiles(stream_, q, rows.data(), rows.size(), kv, params, out);
+    return Launched("Attention");
+  }
   if (params.end == 0)
     throw DeviceFailed("Attention could not be launched: a GPU must be told where the positions of its rows end");
   // A row's bits do not depend on the rows beside it, so the scratch may be small: some rows at a time.

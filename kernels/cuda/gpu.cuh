@@ -76,6 +76,18 @@ GPU_FN float OfBf16(uint16_t h) { return __uint_as_float(static_cast<uint32_t>(h
 GPU_FN uint16_t ToBf16(float f) { return __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
 // c and the products of the four signed bytes of a and b.
 GPU_FN int Dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
+// Four of the eight bytes of `low` and `high`: byte i is the one that bits 4 i .. 4 i + 2 of `which` name. REQUIRES: the
+// bits 4 i + 3 are 0.
+GPU_FN uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t which) { return __byte_perm(low, high, which); }
+// Two floats as bf16 or f16, `low` in the low half.
+GPU_FN uint32_t ToBf16Pair(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+GPU_FN uint32_t ToHalfPair(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
 
 // One access of 8 or 16 bytes, at a multiple of them.
 template <typename T>
@@ -129,7 +141,7 @@ GPU_FN void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) {
 // matrix.cc).
 #define GYRE_MMA(name, type, constraint, instruction)                                                     \
   GPU_FN void name(type(&c)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                           \
-    asm volatile("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+    asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
                  : constraint(c[0]), constraint(c[1]), constraint(c[2]), constraint(c[3])                 \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                     \
   }
@@ -142,6 +154,12 @@ GYRE_MMA(MmaFp8, float, "+f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
 GPU_FN void MmaFp8(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2]) { __trap(); }
 #endif
 #undef GYRE_MMA
+// c [16][8] += a [16][16] b [16][8]: the first halves of MmaInt8's fragments.
+GPU_FN void MmaInt8Half(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
 
 }  // namespace gyre::gpu
 
@@ -155,5 +173,6 @@ namespace gyre::gpu {
 
 GPU_FN unsigned Lane() { return Thread() % 32; }
 GPU_FN unsigned Warp() { return Thread() / 32; }
+GPU_FN float Abs(float a) { return OfBits(Bits(a) & 0x7FFFFFFFu); }
 
 }  // namespace gyre::gpu

@@ -7,6 +7,7 @@
 
 #include "kernels/codebooks.h"
 #include "kernels/cuda/products/matrix.h"
+#include "kernels/cuda/weights/pack.h"
 #include "tests/testing/gpu_memory.h"
 
 namespace gyre::testing {
@@ -24,10 +25,14 @@ class GpuCodebooks {
       iq3_s_{std::span<const uint16_t>(codebooks::kIq3S)}, iq1_{std::span<const uint16_t>(codebooks::kIq1S)};
 };
 
+// Packed in tiles if its type can be, or as it lies in the file.
 class GpuMatrix {
  public:
-  GpuMatrix(const WeightView& w, const GpuCodebooks& books)
-      : bytes_(std::span(reinterpret_cast<const uint8_t*>(w.data), w.bytes())), scales_(Scales(w)) {
+  GpuMatrix(const WeightView& w, const GpuCodebooks& books, bool packed = true)
+      : bytes_(std::span(reinterpret_cast<const uint8_t*>(w.data), w.bytes())),
+        scales_(Scales(w)),
+        sizes_(packed ? cuda::SizesOfTiles(w.type, w.n, w.k, w.group) : cuda::TileSizes{}),
+        tiles_(sizes_.bytes()) {
     matrix_ = {.type = w.type,
                .n = w.n,
                .k = w.k,
@@ -36,7 +41,20 @@ class GpuMatrix {
                .scales = scales_.data(),
                .group = w.group,
                .first_row = w.first_row,
-               .books = books.books()};
+               .books = books.books(),
+               .tiles = {}};
+    if (sizes_.bytes() == 0) return;
+    matrix_.data = nullptr;
+    cuda::Tiles& t = matrix_.tiles;
+    t.low = tiles_.data();
+    t.high = t.low + sizes_.low;
+    t.sub = t.high + sizes_.high;
+    t.super = t.sub + sizes_.sub;
+    cuda::DescribeTiles(w.type, w.k, &t);
+    // In two parts, as a large matrix comes.
+    const size_t first = w.n > 16 ? 16 : w.n;
+    cuda::PackRows(nullptr, matrix_, 0, first, bytes_.data());
+    if (first < w.n) cuda::PackRows(nullptr, matrix_, first, w.n - first, bytes_.data() + first * w.row_bytes());
   }
   const cuda::Matrix& matrix() const { return matrix_; }
 
@@ -51,6 +69,8 @@ class GpuMatrix {
 
   GpuVector<uint8_t> bytes_;
   GpuVector<float> scales_;
+  cuda::TileSizes sizes_;
+  GpuVector<uint8_t> tiles_;
   cuda::Matrix matrix_;
 };
 

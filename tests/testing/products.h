@@ -1,6 +1,7 @@
 // Shared by the tests of products: every type of weights, and matrices of it with random codes.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -102,6 +103,46 @@ inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
   known = w.bytes;
   w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
   return w;
+}
+
+struct Made {
+  std::vector<std::byte> bytes, scales;
+  WeightView view;
+};
+// int8 with a scale for each `group`, or E4M3 with one for each group x group: types with scales of their own.
+inline Made MakeScaled(DType type, size_t n, size_t k, size_t group, size_t first_row) {
+  Made m;
+  std::mt19937 random(11);
+  m.bytes.resize(n * k);
+  for (std::byte& b : m.bytes) {
+    b = static_cast<std::byte>(random());
+    if (type == DType::kF8E4M3 && (b & std::byte{127}) == std::byte{127}) b = std::byte{1};  // no NaN
+  }
+  const size_t count =
+      type == DType::kI8 ? n * k / group : (first_row + n + group - 1) / group * ((k + group - 1) / group);
+  const auto scales = Random(count, 12, 0.1f);
+  m.scales.resize(count * 4);
+  std::memcpy(m.scales.data(), scales.data(), m.scales.size());
+  m.view = {.type = type,
+            .n = n,
+            .k = k,
+            .data = m.bytes.data(),
+            .scales = m.scales.data(),
+            .group = group,
+            .first_row = first_row};
+  return m;
+}
+
+// x after quantization to int8 in blocks of 32, as the integer kernels multiply it, in plain code.
+inline std::vector<float> Rounded(const std::vector<float>& x) {
+  std::vector<float> out(x.size());
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float amax = 0;
+    for (size_t i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+    const float scale = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0.0f;
+    for (size_t i = 0; i < 32; ++i) out[b + i] = std::nearbyintf(x[b + i] * inverse) * scale;
+  }
+  return out;
 }
 
 }  // namespace gyre::testing

@@ -1,32 +1,10 @@
-#include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/attention/splits.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace gyre::cuda {
 namespace {
 
 constexpr size_t kThreads = 128, kOfThread = kSplit / kThreads;  // positions
-
-// The results of the splits of all heads of all rows: [row][head][split].
-struct Parts {
-  float* sums;     // [value_dim]: of values, by weights relative to the largest score
-  float* largest;  // score
-  float* totals;   // of weights
-  size_t splits, value_dim;
-  GPU_FN size_t At(size_t row, size_t head, size_t heads, size_t split) const {
-    return (row * heads + head) * splits + split;
-  }
-};
-
-// The positions that a row sees: [begin, end).
-struct Seen {
-  size_t begin, end;
-};
-GPU_FN Seen SeenBy(const KvRow& row, int window) {
-  const size_t end = size_t{row.position} + 1, wide = static_cast<size_t>(window);
-  return {window > 0 && end > wide ? end - wide : 0, end};
-}
 
 struct SplitShared {
   float weights[kSplit];
@@ -55,10 +33,8 @@ AttendSplitKernel(const float* q, const KvRow* rows, Pages keys, Pages values, s
     const std::byte* page = HeadAt(keys, row, position, kv_head);
     float sum = 0;
     for (size_t d = 0; d < keys.dim; ++d) sum = gpu::Fma(mine[d], ElementAt<kType>(keys, page, d, position), sum);
-    sum = gpu::Mul(sum, params.scale);
-    if (params.softcap > 0) sum = gpu::Mul(params.softcap, Tanh(gpu::Div(sum, params.softcap)));
-    scores[i] = sum;
-    largest = sum > largest ? sum : largest;
+    scores[i] = ScoreOf(sum, params);
+    largest = scores[i] > largest ? scores[i] : largest;
   }
   largest = s.largest.Max(largest);
   float total = 0;
@@ -124,10 +100,14 @@ void Attention(Stream stream, const float* q, const KvRow* rows, size_t count, c
     const Parts parts{scratch, scratch + places * value_dim, scratch + places * (value_dim + 1), splits, value_dim};
     const auto x = static_cast<unsigned>(splits), y = static_cast<unsigned>(heads), z = static_cast<unsigned>(part);
     const float* mine = q + from * heads * keys.dim;
-    WithKvType(kv.type, [&]<KvType kType>() {
-      GPU_LAUNCH(AttendSplitKernel<kType>, gpu::Grid(x, y, z), 128, stream, mine, rows + from, keys, values, group,
-                 params, parts);
-    });
+    if (CanAttendFew(kv)) {
+      AttendFew(stream, mine, rows + from, part, kv, params, parts);
+    } else {
+      WithKvType(kv.type, [&]<KvType kType>() {
+        GPU_LAUNCH(AttendSplitKernel<kType>, gpu::Grid(x, y, z), 128, stream, mine, rows + from, keys, values, group,
+                   params, parts);
+      });
+    }
     GPU_LAUNCH(AttendJoinKernel, gpu::Grid(y, z), 128, stream, rows + from, params, parts,
                out + from * heads * value_dim);
   }

@@ -81,6 +81,14 @@ GPU_FN int Dp4a(int a, int b, int c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;
 }
+GPU_FN uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t which) {
+  const uint64_t both = low | uint64_t{high} << 32;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+  return out;
+}
+GPU_FN uint32_t ToBf16Pair(float low, float high) { return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16; }
+GPU_FN uint32_t ToHalfPair(float low, float high) { return ToHalf(low) | static_cast<uint32_t>(ToHalf(high)) << 16; }
 
 // Tells the checks of an access that the compiler would split, or that is no plain load or store; and copies unseen.
 enum class Kind : uint8_t { kLoad, kStore, kAtomic };
@@ -117,6 +125,9 @@ void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row);
 void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void MmaF16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+GPU_FN void MmaInt8Half(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  MmaInt8(c, {a0, a1, 0, 0}, {b, 0});
+}
 void MmaFp8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 void* SharedMemory(size_t bytes);
