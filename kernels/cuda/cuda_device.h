@@ -8,7 +8,11 @@
 
 namespace gyre::cuda {
 
+struct CudaOptions {
+  bool graphs = true;  // steps that come again are a graph: the same kernels in the same order, launched at once
+};
+
 // Its ops are exact in both classes: Arithmetic is not read yet.
-std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime);
+std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime, const CudaOptions& options = {});
 
 }  // namespace gyre::cuda
