@@ -44,6 +44,9 @@ struct PrepareRequest {
   // The largest size of the cache: pools have room for all of it, as unused pages take no memory. The scheduler decides
   // how many of the units are in use, and what one sequence needs: `least` is not sent.
   MemoryCounts memory;
+  // The part of `memory` that this plan uses, as the cache may be cut. Pools in the memory of a device that only it has
+  // are so large, and the cache does not grow while such a pool serves. Without pages: all of `memory`.
+  MemoryCounts in_use;
   bool fresh = false;  // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now

@@ -13,6 +13,7 @@
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
+#include "cli/session.h"
 #include "coordinator/engine/sampling_options.h"
 #include "coordinator/engine/scheduler_types.h"
 #include "coordinator/engine/steps_in_flight.h"
@@ -152,9 +153,19 @@ void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows) {
       ->type_name("N");
 }
 
-void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::string* cpus, std::string* isa) {
-  app->add_option("--device", *device, "the device that computes: cpu, as there is no other one (default: cpu)")
+void AddDeviceFlags(CLI::App* app, std::string* device, uint64_t* device_memory, bool* no_graphs, int* threads,
+                    std::string* cpus, std::string* isa) {
+  app->add_option("--device", *device,
+                  "the device that computes: cpu, cuda:N for a GPU, or auto, which is the first GPU that can be used, "
+                  "else the processors; `gyre devices` lists them (default: auto)")
       ->type_name("NAME");
+  app->add_option_function<std::string>(
+         "--device-memory", [device_memory](const std::string& text) { *device_memory = ParseSize(text).value_or(0); },
+         "memory of a GPU to reserve for weights, KV cache and buffers, as 20G (default: nine tenths of what is free "
+         "there)")
+      ->check(Size())
+      ->type_name("SIZE");
+  app->add_flag("--no-graphs", *no_graphs, "on a GPU, launch each kernel of a step by itself; the text stays the same");
   app->add_option("-t,--threads", *threads, "number of threads that compute, over all stages (default: one per core)")
       ->check(Whole(1, 4096))
       ->type_name("N");
@@ -200,7 +211,7 @@ void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_fil
 }
 
 void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
-  AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
+  AddDeviceFlags(app, &o->device, &o->device_memory, &o->no_graphs, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);
   app->add_option("--kv-tokens", o->kv_tokens,
                   fmt::format("tokens that the KV cache holds (default: {}, in at most half of the free memory)",

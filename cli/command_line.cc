@@ -220,7 +220,7 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--memory", o->memory, "memory for weights and KV cache, as 8G (default: what is free)")
       ->check(Size())
       ->type_name("SIZE");
-  AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
+  AddDeviceFlags(app, &o->device, &o->device_memory, &o->no_graphs, &o->threads, &o->cpus, &o->isa);
   app->add_option("--wire", o->wire,
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
@@ -267,6 +267,13 @@ Action AddLaunch(CLI::App* app) {
     o->self = error ? "/proc/self/exe" : self.string();
     return LaunchCommand(*o);
   };
+}
+
+Action AddDevices(CLI::App* app) {
+  auto o = std::make_shared<DevicesOptions>();
+  AddJsonFlag(app, &o->json);
+  AddCacheFlag(app, &o->source);
+  return [o] { return DevicesCommand(*o); };
 }
 
 Action AddCompletion(CLI::App* app) {
@@ -332,6 +339,7 @@ const std::vector<Command>& Commands() {
       {"models rm", "remove a model that was pulled", AddModelsRemove, "gyre models rm ORG/REPO:Q4_K_M"},
       {"estimate", "show the memory that a model needs, by node", AddEstimate,
        "gyre estimate model.gguf --ctx 8192 --nodes laptop=8G,desktop=16G"},
+      {"devices", "show what a model can be computed on: processors and GPUs", AddDevices, "gyre devices --json"},
       {"inspect", "show what is in a model file", AddInspect, "gyre inspect model.gguf --tensors"},
       {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench,
        "gyre bench model.gguf --streams 1,16 --depth 0,4096"},
@@ -352,7 +360,7 @@ const std::vector<Command>& Commands() {
       {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion,
        "source <(gyre completion bash)"},
       {"help", "explain a command, or list all commands", AddHelp, "gyre help run"},
-      {"version", "show the version and the instruction set", AddVersion, "gyre version"},
+      {"version", "show the version, the instruction set, and whether GPUs are built in", AddVersion, "gyre version"},
   };
   return kCommands;
 }

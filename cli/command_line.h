@@ -1,6 +1,7 @@
 // The table of commands, and the flags that several of them share.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -48,7 +49,8 @@ void AddOpenFlags(CLI::App* app, OpenOptions* options);
 void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
-void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::string* cpus, std::string* isa);
+void AddDeviceFlags(CLI::App* app, std::string* device, uint64_t* device_memory, bool* no_graphs, int* threads,
+                    std::string* cpus, std::string* isa);
 void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);

@@ -107,6 +107,12 @@ struct BenchServeOptions {
 };
 Status BenchServeCommand(const BenchServeOptions& options);
 
+struct DevicesOptions {
+  SourceOptions source;  // of the cache, where measured speeds are kept
+  bool json = false;
+};
+Status DevicesCommand(const DevicesOptions& options);
+
 struct TokenizeOptions {
   std::string model;
   OpenOptions open;
@@ -232,6 +238,8 @@ struct WorkerCommandOptions {
   std::string join, model, name, listen, layers, memory, device, isa, wire, transport = "auto", cpus;
   std::string identity, token, insecure;
   OpenOptions open;
+  uint64_t device_memory = 0;  // as DeviceRequest::memory
+  bool no_graphs = false;      // as DeviceRequest::graphs
   int threads = 0;
   std::string weights = "auto";  // or file, fetch
   std::string weights_rate;      // as 50M

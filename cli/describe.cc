@@ -12,6 +12,7 @@
 #include "cli/foreign.h"
 #include "cli/nearest.h"
 #include "kernels/isa.h"
+#include "runtime/devices.h"
 
 namespace gyre {
 namespace {
@@ -151,7 +152,13 @@ Described Describe(const Command& command) {
   return out;
 }
 
-std::string VersionText() { return fmt::format("gyre {} ({})", GYRE_VERSION, IsaName(DetectIsa())); }
+std::string VersionText() {
+  std::string gpus;
+  for (const DeviceKind& kind : DeviceKinds()) {
+    if (!kind.built.empty()) gpus += ", " + kind.built;
+  }
+  return fmt::format("gyre {} ({}{})", GYRE_VERSION, IsaName(DetectIsa()), gpus.empty() ? ", no CUDA" : gpus);
+}
 
 void DescribeCommand(const Command& command, CLI::App* app) {
   app->name("gyre " + command.name);

@@ -187,7 +187,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
     serve.cache = CacheFolder(options.source);
     if (serve.rebalance != "off") {
       serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
-        return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
+        return MeasureMachine(
+            {.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept, .device = with.device});
       };
     }
   }

@@ -164,9 +164,12 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   InterruptGuard::Begin(2);
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
-  GYRE_ASSIGN_OR_RETURN(
-      const auto device,
-      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
+  GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = options.device,
+                                                       .isa = options.isa,
+                                                       .threads = team.threads,
+                                                       .cpus = team.cpus,
+                                                       .memory = options.device_memory,
+                                                       .graphs = !options.no_graphs}));
   GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   std::string join = options.join;
   GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
@@ -209,8 +212,8 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
   GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
-  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
-    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
+  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source), device](const std::string& file) {
+    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept, .device = device.get()});
   };
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";

@@ -56,6 +56,9 @@ typedef struct gyre_options {
   uint32_t parallel;     /* sessions of the whole context that fit into the KV cache; default: 1 */
   const char* kv_type;   /* "f32", "f16", "bf16", "q8_0", "q4_0"; default: "f16" */
   const char* tokenizer; /* path of tokenizer.bin, for models that have none in their file */
+  const char*
+      device; /* "cpu", "cuda:0", "auto"; default: "auto", the first GPU that can be used, else the processors */
+  uint64_t device_memory; /* bytes that are reserved on a GPU; default: nine tenths of what it has free */
 } gyre_options;
 
 /* "0.1.0" */

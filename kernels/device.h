@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -62,6 +63,17 @@ class DeviceMemory {
   size_t bytes_ = 0;
 };
 
+// The memory that only a device has, in bytes. It is taken when tensors are allocated, not when they are touched.
+struct DeviceRoom {
+  size_t total = 0;  // for tensors of this process
+  size_t free = 0;
+};
+// 0 = not known.
+struct DeviceSpeed {
+  double bytes_per_second = 0;       // read from the device's memory
+  double operations_per_second = 0;  // multiplications and additions of int8
+};
+
 // Thread-safe. Lives as long as any of its memory and queues.
 class Device : public std::enable_shared_from_this<Device> {
  public:
@@ -71,9 +83,17 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::string isa() const = 0;
   // Whether rows of prompts and generated rows get the same bits (Arithmetic::kPrefill, kDecode).
   virtual bool prefill_matches_decode() const = 0;
+  // The memory that it does not share with the host. nullopt: its tensors lie in the host's memory, and cost nothing
+  // until they are touched.
+  virtual std::optional<DeviceRoom> room() const { return std::nullopt; }
+  // One word for what computes, for numbers that are kept: a GPU's name and number. "" = the host's processors.
+  virtual std::string hardware() const { return ""; }
+  // Measures for some 0.2 s, while nothing else runs on it. All 0 where the host's processors compute. Throws what ops
+  // throw.
+  virtual DeviceSpeed Measure() { return {}; }
   // A queue of its own. Throws std::bad_alloc.
   virtual std::unique_ptr<Backend> NewBackend() = 0;
-  // Memory that holds zeros and is touched only when used. Throws OutOfDeviceMemory.
+  // Memory that holds zeros. Throws OutOfDeviceMemory.
   DeviceMemory Allocate(size_t bytes) {
     return bytes == 0 ? DeviceMemory() : DeviceMemory(shared_from_this(), Take(bytes), bytes);
   }

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -22,11 +24,15 @@
 namespace gyre {
 namespace {
 
-// The key of the kept numbers: this start of the machine, the number of threads and the instruction set.
+// The key of the kept numbers: this start of the machine, and the number of threads and the instruction set, or the
+// device.
 std::string KeyOf(const MeasureOptions& options) {
   const StatusOr<std::string> boot = ReadSmallFile("/proc/sys/kernel/random/boot_id");
   if (!boot.ok()) return "";
-  return fmt::format("{} {} {}", boot->substr(0, boot->find('\n')), IsaName(options.isa), options.threads);
+  const std::string start = boot->substr(0, boot->find('\n'));
+  if (options.device != nullptr && !options.device->hardware().empty())
+    return fmt::format("{} {} {}", start, options.device->hardware(), 0);
+  return fmt::format("{} {} {}", start, IsaName(options.isa), options.threads);
 }
 
 // The name, in the kept numbers, of the disk that a file lies on; "" = there is no such file.
@@ -101,6 +107,15 @@ class OneAtATime {
   int fd_ = -1;
 };
 
+// A device that fails has no speed; what is wrong with it is told by the layers that it gets.
+DeviceSpeed TryMeasure(Device& device) {
+  try {
+    return device.Measure();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
@@ -136,9 +151,18 @@ MachineSpeed MeasureMachine(const MeasureOptions& options) {
     return value;
   };
   MachineSpeed speed;
-  speed.operations_per_second =
-      take("operations", [&] { return bench::PeakOps(options.isa, bench::Unit::kInteger, options.threads); });
+  const bool own_speed = options.device != nullptr && !options.device->hardware().empty();
+  std::optional<DeviceSpeed> of_device;  // measured once for both numbers
+  const auto device_speed = [&] {
+    if (!of_device) of_device = TryMeasure(*options.device);
+    return *of_device;
+  };
+  speed.operations_per_second = take("operations", [&] {
+    return own_speed ? device_speed().operations_per_second
+                     : bench::PeakOps(options.isa, bench::Unit::kInteger, options.threads);
+  });
   speed.memory_bytes_per_second = take("memory", [&]() -> double {
+    if (own_speed) return device_speed().bytes_per_second;
     constexpr uint64_t kWanted = uint64_t{192} << 20, kLeast = uint64_t{32} << 20;
     const uint64_t free = AvailableMemory();
     const uint64_t bytes = free == 0 ? kWanted : std::min(kWanted, free / 8);

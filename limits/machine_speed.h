@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/measured.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 
 namespace gyre {
@@ -14,6 +15,8 @@ struct MeasureOptions {
   int threads = 1;   // that compute
   std::string file;  // that weights are read from; "" = the disk is not measured
   std::string kept;  // file with what was measured before; "" = it is always measured
+  // That computes; null: the host's processors. Those also measure for a device that does not (Device::Measure).
+  Device* device = nullptr;
 };
 
 // Uses all the threads for about 0.3 s, unless `kept` has this machine's numbers since its start. A speed that can't be

@@ -129,6 +129,7 @@ void EncodeHello(const WorkerHello& hello, v1::WorkerHello* h) {
   h->mutable_speed()->set_operations_per_second(hello.speed.operations_per_second);
   h->mutable_speed()->set_disk_bytes_per_second(hello.speed.disk_bytes_per_second);
   h->set_last_step(hello.last_step);
+  h->set_own_memory(hello.own_memory);
 }
 
 StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
@@ -165,7 +166,8 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .disk = h.disk_bytes(),
                      .holds = h.has_holds() ? std::optional(RangeOf(h.holds())) : std::nullopt,
                      .speed = DecodeSpeed(h.speed()),
-                     .last_step = h.last_step()};
+                     .last_step = h.last_step(),
+                     .own_memory = h.own_memory()};
 }
 
 void EncodeWelcome(const Welcome& w, v1::Welcome* out) {

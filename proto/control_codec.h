@@ -62,7 +62,8 @@ struct WorkerHello {
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
   std::optional<LayerRange> holds;         // layers that it keeps from the coordinator before this one
   MachineSpeed speed;
-  uint64_t last_step = 0;  // the highest number of a step that it has had, from any coordinator
+  uint64_t last_step = 0;   // the highest number of a step that it has had, from any coordinator
+  bool own_memory = false;  // of a device, which has no room for units that are not used
 };
 
 struct Welcome {

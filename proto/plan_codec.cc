@@ -76,6 +76,29 @@ void EncodeLayerSource(const LayerSource& s, v1::LayerSource* out) {
   out->set_replica(s.replica);
 }
 
+using Units = google::protobuf::RepeatedPtrField<v1::MemoryUnits>;
+
+void EncodeUnits(const MemoryCounts& counts, Units* out) {
+  for (int group = 0; group < kKvGroups; ++group) {
+    if (counts[group] == 0) continue;
+    v1::MemoryUnits* memory = out->Add();
+    memory->set_kind(static_cast<uint32_t>(group));
+    memory->set_units(counts[group]);
+  }
+}
+
+Status DecodeUnits(const Units& in, MemoryCounts* counts) {
+  for (const v1::MemoryUnits& memory : in) {
+    if (memory.kind() >= kKvGroups) return InvalidArgument("memory of kind {} is unknown", memory.kind());
+    uint32_t& units = (*counts)[static_cast<int>(memory.kind())];
+    if (units != 0 || memory.units() == 0) {
+      return InvalidArgument("memory of kind {} has {} units, or comes twice", memory.kind(), memory.units());
+    }
+    units = memory.units();
+  }
+  return absl::OkStatus();
+}
+
 StatusOr<LayerSource> DecodeLayerSource(const v1::LayerSource& s) {
   GYRE_RETURN_IF_ERROR(CheckLayers(s.layers()));
   GYRE_RETURN_IF_ERROR(CheckName(s.worker()));
@@ -87,12 +110,8 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   EncodePlan(request.plan, p->mutable_plan());
   p->set_stage(request.stage);
   p->set_block_size(request.block_size);
-  for (int group = 0; group < kKvGroups; ++group) {
-    if (request.memory[group] == 0) continue;
-    v1::MemoryUnits* memory = p->add_memory();
-    memory->set_kind(static_cast<uint32_t>(group));
-    memory->set_units(request.memory[group]);
-  }
+  EncodeUnits(request.memory, p->mutable_memory());
+  EncodeUnits(request.in_use, p->mutable_in_use());
   p->set_fresh(request.fresh);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
   for (const LayerSource& s : request.sources) EncodeLayerSource(s, p->add_sources());
@@ -109,13 +128,11 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     return InvalidArgument("KV blocks of {} positions, expected at most {}", p.block_size(), kMaxBlockSize);
   }
   r.block_size = p.block_size();
-  for (const v1::MemoryUnits& memory : p.memory()) {
-    if (memory.kind() >= kKvGroups) return InvalidArgument("memory of kind {} is unknown", memory.kind());
-    uint32_t& units = r.memory[static_cast<int>(memory.kind())];
-    if (units != 0 || memory.units() == 0) {
-      return InvalidArgument("memory of kind {} has {} units, or comes twice", memory.kind(), memory.units());
-    }
-    units = memory.units();
+  GYRE_RETURN_IF_ERROR(DecodeUnits(p.memory(), &r.memory));
+  GYRE_RETURN_IF_ERROR(DecodeUnits(p.in_use(), &r.in_use));
+  for (int group = 0; group < kKvGroups; ++group) {
+    if (r.in_use[group] <= r.memory[group]) continue;
+    return InvalidArgument("{} units of kind {} are used, there are {}", r.in_use[group], group, r.memory[group]);
   }
   r.fresh = p.fresh();
   if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());

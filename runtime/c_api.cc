@@ -106,6 +106,8 @@ StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) 
   if (options.parallel != 0) out.parallel = options.parallel;
   if (options.kv_type != nullptr) out.kv_type = options.kv_type;
   if (options.tokenizer != nullptr) out.open.tokenizer_path = options.tokenizer;
+  if (options.device != nullptr) out.device = options.device;
+  out.device_memory = options.device_memory;
   return out;
 }
 

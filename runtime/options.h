@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/measured.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
 
@@ -25,6 +26,7 @@ struct MeasuredWith {
   Isa isa = Isa::kRef;
   int threads = 1;
   std::string file;
+  Device* device = nullptr;
 };
 
 // The model, and the way in which its file is read.
@@ -44,12 +46,14 @@ struct ModelOptions {
 // The computation on this machine: threads, kernels, KV cache, batches.
 struct ComputeOptions {
   int stages = 1;
-  int threads = 0;           // over all stages; 0 = one for each physical core
-  std::string cpus;          // processors that the threads stay on, as 0-3; "" = see ChooseCpus
-  std::string device;        // as DeviceRequest::name
-  std::string isa;           // "" = the best that this processor has
-  bool exact = false;        // f32 activations with quantized weights too
-  std::string wire = "f32";  // activation format between stages
+  int threads = 0;             // over all stages; 0 = one for each physical core
+  std::string cpus;            // processors that the threads stay on, as 0-3; "" = see ChooseCpus
+  std::string device;          // as DeviceRequest::name
+  uint64_t device_memory = 0;  // as DeviceRequest::memory
+  bool no_graphs = false;      // as DeviceRequest::graphs
+  std::string isa;             // "" = the best that this processor has
+  bool exact = false;          // f32 activations with quantized weights too
+  std::string wire = "f32";    // activation format between stages
   std::string kv_type = "f16";
   uint64_t kv_tokens = 0;        // tokens of KV cache; 0 = parallel * context
   uint32_t parallel = 1;         // sequences of the whole context that fit into the KV cache

@@ -6,14 +6,17 @@
 
 #include "base/counted.h"
 #include "base/cpus.h"
+#include "base/describe_bytes.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/plan.h"
 #include "base/unix_time.h"
+#include "coordinator/cluster/planner.h"
 #include "coordinator/state/state_keeper.h"
 #include "runtime/devices.h"
 #include "runtime/kv_choice.h"
 #include "worker/catch_exhausted.h"
+#include "worker/device_room.h"
 #include "worker/layer.h"
 
 namespace gyre {
@@ -22,7 +25,24 @@ namespace {
 // With shifted contexts a request without a limit generates at most this many contexts of tokens.
 constexpr uint32_t kUnaskedContexts = 4;
 
-KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
+StatusOr<uint64_t> WeightBytes(const Model& model) {
+  GYRE_ASSIGN_OR_RETURN(uint64_t bytes, EndBytes(model, true, true));
+  for (int i = 0; i < static_cast<int>(model.spec().layers.size()); ++i) {
+    GYRE_ASSIGN_OR_RETURN(const size_t layer, LayerBytes(model, i));
+    bytes += layer;
+  }
+  return bytes;
+}
+
+// The bytes of which the KV cache may take half. A device's own memory holds no other programs: all that weights leave
+// there is the cache's, as layers that do not fit are computed far more slowly.
+uint64_t MemoryForCache(const Device* device, uint64_t weights) {
+  if (device == nullptr) return AvailableMemory();
+  const uint64_t room = RoomForLayers(*device->room());
+  return weights < room ? std::min(room, 2 * (room - weights)) : room;
+}
+
+KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type, uint64_t memory) {
   KvPreference preference{.ctx = o.ctx,
                           .model_context = static_cast<uint32_t>(spec.context),
                           .tokens = o.kv_tokens,
@@ -33,7 +53,7 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
                           .unit_bytes = spec.UnitBytes(type, o.block_size),
                           .window = static_cast<uint32_t>(spec.window),
                           .chunk = o.no_chunked_prefill ? 0 : o.chunk,
-                          .memory = AvailableMemory()};
+                          .memory = memory};
   // The cache is the same as before a restart, so that workers keep their pages; free memory may differ now.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
   if (!before || before->model_hash != hash || before->block_size != o.block_size) return preference;
@@ -45,8 +65,7 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
 // workers. Otherwise this is logged, and the coordinator gets layers only beside workers.
-bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, const KvUnits& least) {
-  const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
+bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, const KvUnits& least, uint64_t memory) {
   const auto sizes = SizesOf(model, {.units = least}, static_cast<int>(o.block_size), type);
   if (memory == 0 || !sizes.ok()) return true;
   uint64_t needed = sizes->both + sizes->MemoryOf(LayerRange{0, sizes->num_layers()});
@@ -58,6 +77,19 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, const 
       "workers",
       static_cast<double>(needed) / kGib, static_cast<double>(memory) / kGib);
   return false;
+}
+
+// The first layer of those that a device with so much memory holds: from there to the last one, with the output matrix,
+// as the embedding is read row by row. The number of layers: it holds none.
+int FirstThatFits(const ModelSizes& sizes, uint64_t memory) {
+  const int all = sizes.num_layers();
+  int first = all;
+  for (int begin = all; begin-- > 0;) {
+    const LayerRange range{begin, all};
+    if (RangeBytes(sizes, range) + sizes.MemoryOf(range) > memory) break;
+    if (begin == 0 || sizes.CanBegin(begin)) first = begin;
+  }
+  return first;
 }
 
 // Bytes that one activation takes on the wire; q8 includes its share of a block's scale.
@@ -90,8 +122,14 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
   const KvType kv = *named;
   for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache,
-                        ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv)));
+  const ServeOptions* serve = options.serve;
+  const bool computes = serve == nullptr || !serve->no_local;
+  if (computes) {
+    GYRE_ASSIGN_OR_RETURN(runtime->device_, OpenOwnMemory(options));
+  }
+  GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(*runtime->model_));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv,
+                                                                    MemoryForCache(runtime->device_.get(), weights))));
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
@@ -116,22 +154,78 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
                           .block_size = options.block_size});
   }
   runtime->term_ = options.state != nullptr ? options.state->term() : TermNow();
-  GYRE_RETURN_IF_ERROR(runtime->Start(options, cache, kv));
-  const ServeOptions* serve = options.serve;
-  const int members = serve == nullptr ? options.stages : serve->no_local ? 0 : 1;
-  // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans.
-  uint64_t memory = 0;
-  if (serve != nullptr && members > 0 && !HoldsModel(options, *runtime->model_, kv, cache.memory.least)) {
-    memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
+  std::vector<LocalMember> members;
+  bool holds = true;  // the model, without others
+  if (computes && serve == nullptr) {
+    GYRE_ASSIGN_OR_RETURN(members, runtime->MembersAlone(options, cache, kv));
+  } else if (computes) {
+    const uint64_t free = runtime->device_ != nullptr ? RoomForLayers(*runtime->device_->room()) : AvailableMemory();
+    LocalMember local{.name = "local", .device = runtime->device_};
+    holds = HoldsModel(options, *runtime->model_, kv, cache.memory.least, serve->memory != 0 ? serve->memory : free);
+    // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans; but
+    // for a device's own, which is taken at once.
+    if (serve->memory != 0 && !holds) {
+      local.memory = serve->memory;
+    } else if (local.device != nullptr) {
+      local.memory = free;
+    } else if (!holds) {
+      local.memory = free / 10 * 9;
+    }
+    members.push_back(std::move(local));
   }
-  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
+  GYRE_RETURN_IF_ERROR(runtime->Start(options, cache, kv, static_cast<int>(members.size())));
+  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members));
   // After a restart it waits for workers that have not found this process yet.
   const bool adopts = options.state != nullptr && options.state->cluster() && options.state->cluster()->on_workers;
-  if (members > 0 && memory == 0 && !adopts) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
+  if (!members.empty() && holds && !adopts) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
 }
 
-Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv) {
+// The device that is asked for, if it has memory of its own, which is reserved as it is opened. null: the host's
+// processors compute, and each member gets some of them.
+StatusOr<std::shared_ptr<Device>> Runtime::OpenOwnMemory(const RuntimeOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, OpenDevice({.name = options.device,
+                                                                    .isa = options.isa,
+                                                                    .threads = 1,
+                                                                    .cpus = {},
+                                                                    .memory = options.device_memory,
+                                                                    .graphs = !options.no_graphs}));
+  return device->room() ? device : nullptr;
+}
+
+// The members of a process that serves no cluster: its stages. Those of one device share its memory. Layers that the
+// device does not hold stay on the host's processors, as a stage of their own.
+StatusOr<std::vector<Runtime::LocalMember>> Runtime::MembersAlone(const RuntimeOptions& options, const KvChoice& cache,
+                                                                  KvType kv) const {
+  std::vector<LocalMember> members;
+  for (int i = 0; i < options.stages; ++i) {
+    members.push_back({.name = options.stages == 1 ? "local" : fmt::format("local-{}", i + 1), .device = device_});
+  }
+  if (device_ == nullptr || options.stages > 1) return members;
+  const uint64_t room = RoomForLayers(*device_->room());
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
+                        SizesOf(*model_, cache.memory, static_cast<int>(options.block_size), kv));
+  const int first = FirstThatFits(sizes, room), all = sizes.num_layers();
+  if (first == 0) return members;
+  if (first == all) {
+    const LayerRange last{all - 1, all};
+    return ResourceExhausted(
+        "--device {}: it has {} for layers, and the last one needs {} with its KV cache and the output matrix; a "
+        "smaller "
+        "--ctx or --kv-tokens makes the cache smaller, --device-memory says how much is reserved, and --device cpu "
+        "computes without it",
+        device_->name(), DescribeBytes(room), DescribeBytes(RangeBytes(sizes, last) + sizes.MemoryOf(last)));
+  }
+  members[0].layers = LayerRange{first, all};
+  members.insert(members.begin(), LocalMember{.name = "local-cpu", .layers = LayerRange{0, first}});
+  if (!options.quiet) {
+    Log(LogLevel::kWarn, "{} has {} for layers: it computes layers {}, and this machine's processors compute layers {}",
+        device_->name(), DescribeBytes(room), FormatRange({first, all}), FormatRange({0, first}));
+  }
+  return members;
+}
+
+Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv, int members) {
   ClusterOptions c;
   c.term = term_;
   c.new_key = RandomRingKey;
@@ -140,9 +234,12 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.block_size = static_cast<int>(o.block_size);
   c.kv_type = kv;
   c.exact = o.exact;
-  c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
+  c.min_workers = o.serve != nullptr ? o.serve->min_workers : members;
   if (o.serve != nullptr && o.serve->bit_equal) {
-    GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device, .isa = o.isa}));
+    std::shared_ptr<Device> device = device_;
+    if (device == nullptr) {
+      GYRE_ASSIGN_OR_RETURN(device, OpenDevice({.name = o.device, .isa = o.isa}));
+    }
     c.isa = device->isa();
     c.version = o.serve->version;
   }
@@ -208,24 +305,33 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   return cluster_->Start(engine_.get(), port_.get());
 }
 
-Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
+Status Runtime::AddWorkers(const RuntimeOptions& options, std::span<const LocalMember> members) {
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
-  if (!options.cpus.empty() && team.threads < members) {
-    return InvalidArgument("--cpus {}: {} stages, expected a processor for each", options.cpus, members);
+  // A stage on a device needs no processors to compute.
+  const auto of_processors = static_cast<int>(
+      std::count_if(members.begin(), members.end(), [](const LocalMember& m) { return m.device == nullptr; }));
+  if (!options.cpus.empty() && team.threads < of_processors) {
+    return InvalidArgument("--cpus {}: {} stages, expected a processor for each", options.cpus, of_processors);
   }
   auto next_cpu = team.cpus.begin();
-  for (int i = 0; i < members; ++i) {
+  int with_cpus = 0;
+  for (const LocalMember& member : members) {
     WorkerOptions w;
-    w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
+    w.name = member.name;
     w.model = model_;
-    w.threads = std::max(1, team.threads / members + (i < team.threads % members ? 1 : 0));
-    const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
-    GYRE_ASSIGN_OR_RETURN(w.device, OpenDevice({.name = options.device,
-                                                .isa = options.isa,
-                                                .threads = w.threads,
-                                                .cpus = std::vector<int>(next_cpu, last_cpu)}));
-    next_cpu = last_cpu;
+    w.device = member.device;
+    w.threads = team.threads;
+    if (w.device == nullptr) {
+      w.threads = std::max(1, team.threads / of_processors + (with_cpus++ < team.threads % of_processors ? 1 : 0));
+      const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
+      const bool beside_device = device_ != nullptr;
+      GYRE_ASSIGN_OR_RETURN(w.device, OpenDevice({.name = beside_device ? "cpu" : options.device,
+                                                  .isa = options.isa,
+                                                  .threads = w.threads,
+                                                  .cpus = std::vector<int>(next_cpu, last_cpu)}));
+      next_cpu = last_cpu;
+    }
     w.exact = options.exact;
     w.weights = weights_.get();
     RingPort* port = port_.get();
@@ -238,16 +344,19 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .address = port->address(),
                     .host = "",
                     .local = serves,
-                    .memory = memory,
+                    .memory = member.memory,
                     .threads = w.threads,
                     .isa = w.device->isa(),
                     .version = serves ? options.serve->version : "",
                     .prefill_matches_decode = w.device->prefill_matches_decode(),
-                    .model_hash = model_->content_hash()};
+                    .model_hash = model_->content_hash(),
+                    .preference = member.layers,
+                    .own_memory = w.device->room().has_value()};
     if (serves) info.preference = options.serve->preference;
     if (serves && options.serve->measure) {
       GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
-      info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});
+      info.speed =
+          options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path(), .device = w.device.get()});
     }
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/service/service.h"
+#include "kernels/device.h"
 #include "model/weights.h"
 #include "runtime/options.h"
 #include "transport/ring_port.h"
@@ -46,13 +49,24 @@ class Runtime {
   void ReportLoads();
 
  private:
+  // A member in this process.
+  struct LocalMember {
+    std::string name;
+    std::shared_ptr<Device> device;  // null: some of the host's processors
+    uint64_t memory = 0;             // bytes for layers; 0 = not checked
+    std::optional<LayerRange> layers;
+  };
+
   static StatusOr<std::unique_ptr<Runtime>> TryOpen(const RuntimeOptions& options);
+  static StatusOr<std::shared_ptr<Device>> OpenOwnMemory(const RuntimeOptions& options);
   Runtime() = default;
-  // memory: the bytes of each member; 0 = not checked.
-  Status AddWorkers(const RuntimeOptions& options, int members, uint64_t memory);
-  Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv);
+  StatusOr<std::vector<LocalMember>> MembersAlone(const RuntimeOptions& options, const KvChoice& cache,
+                                                  KvType kv) const;
+  Status AddWorkers(const RuntimeOptions& options, std::span<const LocalMember> members);
+  Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv, int members);
 
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<Device> device_;  // with memory of its own; null: the host's processors compute
   uint32_t context_ = 0;
   bool context_shift_ = false;
   uint64_t term_ = 0;

@@ -37,26 +37,35 @@ gyre_emulated_kernels(emulated_kernels ${cuda}/attention/few.cu ${cuda}/attentio
   ${cuda}/products/float.cu ${cuda}/products/int8.cu ${cuda}/products/operand.cu ${cuda}/products/tiles.cu ${cuda}/weights/pack.cu
   ${cuda}/rows/elementwise.cu
                       ${cuda}/rows/norm.cu ${cuda}/rows/rope.cu ${cuda}/sampling/log_sum_exp.cu ${cuda}/sampling/top_k.cu
-                      ${cuda}/experts/experts.cu ${cuda}/rows/wire.cu ${cuda}/state/state.cu)
+                      ${cuda}/experts/experts.cu ${cuda}/measure/measure.cu ${cuda}/rows/wire.cu ${cuda}/state/state.cu)
 # The device "cuda-emulated".
 add_library(cuda_emulated STATIC testing/cuda_emulated.cc)
 target_link_libraries(cuda_emulated PUBLIC gyre_cuda emulated_kernels far_device)
 
-option(GYRE_CUDA "Compile the GPU kernels with nvcc in the tests" OFF)
-if(GYRE_TESTS AND GYRE_CUDA)
-  find_program(NVCC nvcc REQUIRED)
-  add_test(NAME cuda_compiles COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_cuda --nvcc ${NVCC})
+if(GYRE_TESTS AND GYRE_HAS_CUDA)
+  add_test(NAME cuda_compiles COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_cuda --nvcc ${CUDAToolkit_NVCC_EXECUTABLE})
   set_tests_properties(cuda_compiles PROPERTIES LABELS slow TIMEOUT 1200)
 endif()
 if(GYRE_TESTS)
   gyre_tests(simt_tests "unit;pure" FILES simt_checks_test simt_counts_test DEPS planted_kernels)
   gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_row_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
-  gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test DEPS cuda_emulated gyre_worker)
-  # Engines on this device: one test always, more of them with the label "slow".
-  target_sources(engine_tests PRIVATE testing/cuda_kind.cc)
-  target_link_libraries(engine_tests PRIVATE cuda_emulated)
-  # ThreadSanitizer does not know of the emulator's fibers.
+  gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test cuda_graphs_test cuda_host_test DEPS cuda_emulated gyre_worker)
+  # Engines, rings and the program for tests on this device. ThreadSanitizer does not know of the emulator's fibers.
+  foreach(program engine_tests golden_tests ring_tests)
+    target_sources(${program} PRIVATE testing/cuda_kind.cc)
+    target_link_libraries(${program} PRIVATE cuda_emulated)
+  endforeach()
+  target_sources(gyre_for_tests PRIVATE testing/cuda_kind.cc)
+  target_link_libraries(gyre_for_tests PRIVATE cuda_emulated)
+  gyre_tests(gpu_process_tests "engine;process" FILES ring_gpu_test DEPS gyre_runtime)
+  target_compile_definitions(gpu_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre_for_tests>")
+  add_dependencies(gpu_process_tests gyre_for_tests)
+  # The library for C, from its sources, as its shared object has no emulated GPU.
+  gyre_tests(gpu_c_api_tests engine FILES cuda_c_api_test DEPS gyre_runtime cuda_emulated)
+  target_sources(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/runtime/c_api.cc testing/cuda_kind.cc)
+  target_include_directories(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_compile_definitions(gpu_c_api_tests PRIVATE GYRE_VERSION="${PROJECT_VERSION}" GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   if(NOT GYRE_SANITIZE STREQUAL thread)
     add_test(NAME engine_on_emulated_gpu COMMAND engine_tests --gtest_filter=EngineTest.PenaltiesAndBiasReachTheDraw)
     string(JOIN ":" ring EngineTest.GenerationEndsAtTheContext EngineTest.PromptLogitsComeOnceEachAlsoAfterAPreemption
@@ -65,5 +74,31 @@ if(GYRE_TESTS)
     set_tests_properties(engine_on_emulated_gpu engine_ring_on_emulated_gpu PROPERTIES LABELS engine TIMEOUT 600
                          ENVIRONMENT GYRE_TEST_DEVICE=cuda-emulated FAIL_REGULAR_EXPRESSION "Running 0 tests")
     set_property(TEST engine_ring_on_emulated_gpu PROPERTY LABELS slow)
+    # All of them with the label "gpu" (scripts/test --only gpu).
+    function(gyre_gpu_entry program file)
+      gyre_test_entry(${file}_gpu ${program} ${file} gpu)
+      set_tests_properties(${file}_gpu PROPERTIES TIMEOUT 3600 ENVIRONMENT "GYRE_TEST_DEVICE=cuda-emulated;${program_for_tests}")
+    endfunction()
+    foreach(file ${engine_files} engine_ring_test engine_state_test)
+      gyre_gpu_entry(engine_tests ${file})
+    endforeach()
+    foreach(file engine_families_test engine_stories_test worker_golden_state_test worker_golden_quantized_test worker_golden_test)
+      gyre_gpu_entry(golden_tests ${file})
+    endforeach()
+    foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_transport_test ring_weights_test
+                 ring_replica_test ring_chaos_test)
+      gyre_gpu_entry(ring_tests ${file})
+    endforeach()
   endif()
+  # What the program says of GPUs where it can be said without one.
+  set(version_of_gpus "no CUDA")
+  set(answer_without_gpu "this build has no CUDA")
+  if(GYRE_HAS_CUDA)
+    set(version_of_gpus "CUDA ${CUDAToolkit_VERSION_MAJOR}[.]${CUDAToolkit_VERSION_MINOR} [(]sm_")
+    set(answer_without_gpu "no NVIDIA driver|no NVIDIA GPU|older than this build|compute capability")
+  endif()
+  add_test(NAME gyre_says_what_is_built_in COMMAND gyre --version)
+  add_test(NAME gyre_lists_devices COMMAND gyre devices)
+  set_tests_properties(gyre_says_what_is_built_in PROPERTIES PASS_REGULAR_EXPRESSION "${version_of_gpus}" LABELS "engine;process")
+  set_tests_properties(gyre_lists_devices PROPERTIES PASS_REGULAR_EXPRESSION "cpu .*(${answer_without_gpu})" LABELS "engine;process")
 endif()

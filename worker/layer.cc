@@ -106,7 +106,7 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
 }
 
 bool PagePool::Fits(const LayerSpec& spec, const PoolSizes& size) const {
-  if (num_blocks_ != size.UnitsOf(spec)) return false;
+  if (size.least ? num_blocks_ < size.UnitsOf(spec) : num_blocks_ != size.UnitsOf(spec)) return false;
   return has_slots() || (view_.block_size == size.block_size && view_.type == size.type);
 }
 

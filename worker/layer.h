@@ -24,7 +24,14 @@ struct PoolSizes {
   MemoryCounts memory;
   int block_size = 16;
   KvType type = KvType::kF16;
+  bool least = false;  // a larger pool is as good
   explicit PoolSizes(const PrepareRequest& r) : memory(r.memory), block_size(r.block_size), type(r.kv_type) {}
+  // In the memory of a device: units that are not used cost nothing on the host, and what they are on a device that
+  // has memory of its own.
+  PoolSizes(const PrepareRequest& r, const Device& device) : PoolSizes(r) {
+    least = device.room().has_value() && r.in_use[kPageGroup] > 0;
+    if (least) memory = r.in_use;
+  }
   uint32_t UnitsOf(const LayerSpec& spec) const { return memory[spec.kv_group]; }
 };
 

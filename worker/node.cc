@@ -20,6 +20,7 @@
 #include "proto/coordinators.h"
 #include "proto/credentials.h"
 #include "worker/catch_exhausted.h"
+#include "worker/device_room.h"
 #include "worker/event_outbox.h"
 #include "worker/node_identity.h"
 #include "worker/node_membership.h"
@@ -254,6 +255,7 @@ void Node::OnCommand(const v1::Command& message) {
 // make its machine smaller.
 uint64_t Node::Memory() {
   if (options_.memory != 0) return options_.memory;
+  if (const std::optional<DeviceRoom> room = options_.device->room()) return RoomForLayers(*room);
   if (worker_.get() == nullptr) bytes_without_layers_ = PrivateBytes();
   const uint64_t free = options_.available_memory ? options_.available_memory() : AvailableMemory();
   if (free == 0) return 0;  // unknown
@@ -284,7 +286,8 @@ WorkerHello Node::MakeHello() {
           .disk = store != nullptr ? port_->RoomFor(store->manifest().root) : 0,
           .holds = keeps ? std::optional(worker->running_layers()) : std::nullopt,
           .speed = speed_,
-          .last_step = worker != nullptr ? worker->last_step() : 0};
+          .last_step = worker != nullptr ? worker->last_step() : 0,
+          .own_memory = options_.device->room().has_value()};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {

@@ -155,6 +155,30 @@ void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uin
                     LayerClock* clock) {
   backend_.Recycle();
   BeginStates(batch, step);
+  ComputeRows(batch, rows, answer, clock);
+}
+
+void Stage::Reserve(uint32_t rows, uint32_t end) {
+  // One sequence whose rows are as many, and as far behind, as they may be. What its tables say is never read.
+  SeqRows s{.seq = SeqId{0}, .model = parts_.model_id, .row_class = RowClass::kPrompt, .row_count = rows};
+  s.first_position = end > rows ? end - rows : 0;
+  const std::vector<BlockId> table(size_t{end} + rows + 1);
+  s.blocks.assign(static_cast<size_t>(parts_.model->spec().kv_groups), table);
+  if (parts_.model->spec().has_slots) s.blocks[kSlotGroup] = SlotTable{.slot = 0}.Entries();
+  constexpr uint32_t kAnswers = 64;  // of which the logits lie beside each other
+  s.requests = {{.first = 0, .count = std::min(rows, kAnswers), .mode = RowMode::kArgmax}};
+  StepBatch batch;
+  batch.seqs.push_back(std::move(s));
+  const std::vector<std::byte> input(rows * input_width());
+  StepAnswer answer;
+  backend_.Rehearse([&] {
+    if (parts_.last) kept_.EnsureCapacity(backend_.device(), kKeptRows * dim_);
+    ComputeRows(batch, input, &answer, nullptr);
+  });
+}
+
+void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer,
+                        LayerClock* clock) {
   const size_t count = batch.TotalRows();
   float* x = x_.EnsureCapacity(backend_.device(), count * dim_);
   const ModelSpec& spec = parts_.model->spec();

@@ -44,6 +44,9 @@ class Stage {
   // (PagePool::Stamp). `clock`: is told of each layer; may be null. Throws what ops throw (docs/device.md).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
              LayerClock* clock = nullptr);
+  // Takes the device's memory for steps of up to so many rows and for positions below `end`, so that it does not run
+  // out in the middle of a text. REQUIRES: no step was run. Throws OutOfDeviceMemory.
+  void Reserve(uint32_t rows, uint32_t end);
   // The step's hidden states as they travel, in the type `wire`, until the next step; and how many of their values were
   // saturated to the largest that the type holds.
   std::span<const std::byte> rows() const { return sent_; }
@@ -85,6 +88,8 @@ class Stage {
   void EndStates(const StepBatch& batch, uint64_t step);  // when they are computed
   void Compute(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
                LayerClock* clock);
+  // What Compute does between the states' beginning and end.
+  void ComputeRows(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer, LayerClock* clock);
   // The last stage's answers (stage_answers.cc).
   void Answers(const StepBatch& batch, StepAnswer* answer);
   void AnswerHidden(StepAnswer* answer);

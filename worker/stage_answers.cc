@@ -106,11 +106,12 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     a.best = top && request.k >= *request.logprobs ? a.top : selected_.AskBest(logits, *request.logprobs, {}, {});
   }
   selected_.Find(vocab_, backend_);
+  backend_.Finish();
+  // Afterwards, as its place is another one in every step: without it equal steps are equal calls.
   for (size_t i = 0; i < rows.size(); ++i) {
     const RowAnswer& out = answer->rows[rows[i].answer];
     if (out.mode == RowMode::kTopK) Keep(out, rows[i].model, hidden + i * dim_);
   }
-  backend_.Finish();
   for (size_t i = 0; i < rows.size(); ++i) {
     const Asked& a = asked[i];
     RowAnswer& out = answer->rows[rows[i].answer];

@@ -319,6 +319,14 @@ Status StageLoader::LoadStage(const PrepareRequest& request, PreparedStage* prep
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->queue, Loaded(epoch)));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->queue, options_.exact, request.plan.wire);
+  if (options_.device->room()) {
+    // As many rows as --max-rows has by default; larger steps take more memory when they come.
+    constexpr uint32_t kRows = 512;
+    const PoolSizes size(request, *options_.device);
+    const uint64_t positions = uint64_t{size.memory[kPageGroup]} * static_cast<uint64_t>(size.block_size);
+    const auto end = static_cast<uint32_t>(std::min<uint64_t>(positions, Unsigned(model.spec().context)));
+    prepared->stage->Reserve(std::min(kRows, end), end);
+  }
   progress_ = {.done = progress_.total, .total = progress_.total};
   worker_.say(epoch, progress_);
   return absl::OkStatus();
@@ -354,7 +362,7 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
   const Epoch epoch = request.plan.epoch;
   const LayerRange& range = request.plan.stages[static_cast<size_t>(request.stage)].layers;
   const Model& model = *options_.model;
-  const PoolSizes size(request);
+  const PoolSizes size(request, *options_.device);
   int loaded = 0;
   std::vector<std::shared_ptr<Layer>> layers;
   for (int i = range.begin; i < range.end; ++i) {

@@ -181,7 +181,10 @@ void ClusterState::MaybeGrow(Deadline now) {
   const auto block_size = static_cast<uint64_t>(policy_.block_size);
   const uint64_t before = cache_.num_blocks() * block_size;
   const Plan& plan = *ring_.plan();
-  if (ring_.fallback() || !cache_.Grow(plan, Chooser(now).Members())) return;
+  // Pools in a device's own memory are as large as the cache was when they were made.
+  const bool fixed = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                 [this](const StagePlan& s) { return roster_.At(s.worker()).info.own_memory; });
+  if (fixed || ring_.fallback() || !cache_.Grow(plan, Chooser(now).Members())) return;
   actions_.Happened(LogLevel::kInfo, {.kind = EventKind::kCache,
                                       .text = fmt::format("the KV cache grows from {} to {} tokens, as the members of "
                                                           "plan {} hold it",

@@ -45,6 +45,7 @@ struct MemberInfo {
   uint64_t last_step = 0;                  // the highest number of a step that it has had
   LayerRange holds;                        // layers that it has from the coordinator's predecessor (docs/restart.md)
   MachineSpeed speed;                      // as it was measured
+  bool own_memory = false;                 // of a device, where pools are as large as the plan needs, and don't grow
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 

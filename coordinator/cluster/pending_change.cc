@@ -10,6 +10,7 @@ PrepareRequest PendingChange::RequestFor(const std::string& worker, const Plan* 
                          .stage = plan.StageOf(worker),
                          .block_size = policy.block_size,
                          .memory = whole.value_or(cache.whole()),
+                         .in_use = whole.value_or(cache.CutTo(num_blocks)),
                          .fresh = BeginsAnew(cache.num_blocks()),
                          .kv_type = policy.kv_type,
                          .sources = {}};

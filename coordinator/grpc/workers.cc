@@ -44,7 +44,8 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .disk = h.fetches ? h.disk : 0,
           .last_step = h.last_step,
           .holds = h.holds.value_or(LayerRange{}),
-          .speed = h.speed};
+          .speed = h.speed,
+          .own_memory = h.own_memory};
 }
 
 // With TLS a worker is the one that its certificate names.

@@ -3,31 +3,44 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <exception>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/step_graphs.h"
+#include "kernels/cuda/step_log.h"
 #include "kernels/ops.h"
 
 namespace gyre::cuda {
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  CudaDevice(std::unique_ptr<Runtime> runtime, const CudaOptions& options)
+      : runtime_(std::move(runtime)), options_(options) {}
 
   std::string name() const override { return runtime_->name(); }
   std::string isa() const override { return runtime_->isa(); }
   bool prefill_matches_decode() const override { return false; }
+  std::optional<DeviceRoom> room() const override { return runtime_->room(); }
+  std::string hardware() const override { return runtime_->hardware(); }
+  DeviceSpeed Measure() override;
   std::unique_ptr<Backend> NewBackend() override;
 
   Runtime& runtime() { return *runtime_; }
+  const CudaOptions& options() const { return options_; }
+  // Held while a stream is captured, which nobody may wait for then.
+  std::mutex& capturing() { return capturing_; }
   Stream NewStream();
   void EndStream(Stream stream) noexcept;
 
@@ -37,6 +50,8 @@ class CudaDevice : public Device {
 
  private:
   const std::unique_ptr<Runtime> runtime_;
+  const CudaOptions options_;
+  std::mutex capturing_;
   std::mutex mutex_;
   std::set<Stream> streams_;
 };
@@ -55,10 +70,14 @@ class CudaBackend : public Backend {
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
 
+  Stream stream() const { return stream_; }
+  const StepGraphs::Counts& graph_counts() const { return graphs_.counts(); }
+
   // cuda_backend.cc
   Device& device() override { return *device_; }
   void Finish() override;
   void Recycle() override;
+  void Rehearse(const std::function<void()>& ops) override;
   void CopyIn(const void* host, void* device, size_t bytes) override;
   void CopyOut(const void* device, void* host, size_t bytes) override;
   void Copy(const void* from, void* to, size_t bytes) override;
@@ -122,13 +141,30 @@ class CudaBackend : public Backend {
   // Structs that an op takes, copied, as the caller's are only good until the call returns.
   template <typename T>
   const T* Keep(std::span<const T> structs) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(structs.data());
-    const std::vector<std::byte>& kept = kept_.emplace_back(bytes, bytes + structs.size_bytes());
-    return static_cast<const T*>(UploadBytes(kept.data(), kept.size()));
+    return static_cast<const T*>(UploadBytes(structs.data(), structs.size_bytes()));
   }
   // After an op's launches: throws if one was refused.
-  void Launched(const char* op) { runtime().CheckLaunch(op); }
+  void Launched(const char* op) {
+    Do([this, op] { runtime().CheckLaunch(op); }, op);
+  }
   Runtime& runtime() { return device_->runtime(); }
+  // Does a call now, or with the step; `told` tells it from others.
+  template <typename Call, typename... Told>
+  void Do(const Call& call, const Told&... told) {
+    StepLog* const log = StepLog::Of(stream_);
+    if (log == nullptr) return call();
+    (log->Tell(told), ...);
+    log->Add(call);
+  }
+  // Does what was put off, as a graph where it came before. Calls are done at once from here on.
+  void Flush();
+  // Brings to the device what was uploaded and is not marked as sent.
+  void SendUploads();
+  void MarkSent() {
+    for (Image& image : uploads_) image.sent = image.used;
+  }
+  std::byte* DownloadRoom(size_t bytes);
+
   const Codebooks& Books();
   // Rows as the operand of a product, until the next one of these pieces.
   Operand Prepare(Pieces pieces, const OperandSource& from);
@@ -140,12 +176,49 @@ class CudaBackend : public Backend {
 
   const std::shared_ptr<CudaDevice> device_;
   const Stream stream_;
-  struct Chunk {
-    DeviceMemory memory;
+  // Memory of the host that copies reach directly.
+  class HostMemory {
+   public:
+    HostMemory(Runtime& runtime, size_t bytes)
+        : runtime_(&runtime), data_(static_cast<std::byte*>(runtime.AllocateHost(bytes))), bytes_(bytes) {}
+    HostMemory(HostMemory&& other) noexcept
+        : runtime_(other.runtime_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+    HostMemory& operator=(HostMemory&&) = delete;
+    ~HostMemory() {
+      if (data_ != nullptr) runtime_->FreeHost(data_);
+    }
+    std::byte* data() const { return data_; }
+    size_t bytes() const { return bytes_; }
+
+   private:
+    Runtime* runtime_;
+    std::byte* data_;
+    size_t bytes_;
+  };
+  // The image of a step: what it uploads, on the host as on the device. Pieces are cut from the front in every step, so
+  // that equal steps have equal addresses.
+  struct Image {
+    HostMemory host;
+    DeviceMemory device;
+    size_t used = 0, sent = 0;
+  };
+  struct Area {
+    HostMemory host;
     size_t used = 0;
   };
-  std::list<Chunk> uploads_;
-  std::list<std::vector<std::byte>> downloads_, kept_;
+  // Bytes for memory of the caller, which came elsewhere: a graph has no address that ends with a step.
+  struct Landing {
+    const std::byte* from;
+    void* to;
+    size_t bytes;
+  };
+  std::list<Image> uploads_;
+  std::list<Area> downloads_;
+  std::vector<Landing> landings_;
+  StepLog log_;
+  StepGraphs graphs_;
+  std::exception_ptr failed_;  // of a flush that nobody asked for
+  bool rehearses_ = false;
   DeviceBuffer<float> gate_, up_;        // of feed-forward blocks
   DeviceBuffer<uint8_t> operands_[kPiecesKinds];
   std::map<std::vector<uint64_t>, DeviceMemory> together_;  // by the matrices' ids

@@ -8,6 +8,10 @@
 
 namespace gyre::cuda {
 
-std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime);
+struct CudaOptions {
+  bool graphs = true;  // steps that come again are a graph: the same kernels in the same order, launched at once
+};
+
+std::shared_ptr<Device> MakeCudaDevice(std::unique_ptr<Runtime> runtime, const CudaOptions& options = {});
 
 }  // namespace gyre::cuda

@@ -1,5 +1,6 @@
 // Ops that mix the rows of a sequence: attention with its pages, recurrent states, convolutions.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -34,14 +35,18 @@ void CudaBackend::Attention(const float* q, std::span<const KvRow> rows, const K
     throw DeviceFailed("Attention could not be launched: a GPU must be told where the positions of its rows end");
   // A row's bits do not depend on the rows beside it, so the scratch may be small: some rows at a time.
   constexpr size_t kScratch = size_t{64} << 20;
-  const size_t splits = (params.end + kSplit - 1) / kSplit,
+  // In powers of two, so that a step of the same rows one position later has the same launches. Splits beyond a row's
+  // position do nothing.
+  const size_t splits = std::bit_ceil((params.end + kSplit - 1) / kSplit),
                each = AttentionScratch(1, params.heads, splits, kv.ValueDim());
   const size_t most = std::clamp<size_t>(kScratch / sizeof(float) / each, 1, rows.size());
   float* scratch = attention_scratch_.EnsureCapacity(*device_, most * each);
   const auto heads = static_cast<size_t>(params.heads);
+  AttentionParams bounded = params;
+  bounded.end = static_cast<uint32_t>(splits * kSplit);
   for (size_t from = 0; from < rows.size(); from += most) {
     cuda::Attention(stream_, q + from * heads * static_cast<size_t>(kv.head_dim), rows.data() + from,
-                    std::min(most, rows.size() - from), kv, params, splits, scratch,
+                    std::min(most, rows.size() - from), kv, bounded, splits, scratch,
                     out + from * heads * kv.ValueDim());
     Launched("Attention");
   }

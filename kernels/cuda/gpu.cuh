@@ -14,6 +14,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <tuple>
+
+#include "kernels/cuda/step_log.h"
+
 // A kernel for blocks of so many threads, of which a multiprocessor should hold so many.
 #define GPU_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define GPU_FN __device__ __forceinline__
@@ -23,7 +27,8 @@
 #define GPU_SHARED(Layout, name)                                        \
   __shared__ __align__(128) unsigned char name##_bytes[sizeof(Layout)]; \
   Layout& name = *reinterpret_cast<Layout*>(name##_bytes)
-#define GPU_LAUNCH(kernel, grid, threads, stream, ...) (kernel)<<<(grid), (threads), 0, (stream)>>>(__VA_ARGS__)
+#define GPU_LAUNCH(kernel, grid, threads, stream, ...) \
+  gyre::gpu::Launch((kernel), (grid), (threads), (stream), __VA_ARGS__)
 
 namespace gyre::gpu {
 
@@ -32,6 +37,23 @@ using Float2 = float2;
 using Float4 = float4;
 using Uint2 = uint2;
 using Uint4 = uint4;
+
+// Launches now, or with the step that is logged.
+template <typename... P, typename... A>
+void Launch(void (*kernel)(P...), Grid grid, unsigned threads, cudaStream_t stream, const A&... a) {
+  cuda::StepLog* const log = cuda::StepLog::Of(stream);
+  if (log == nullptr) {
+    kernel<<<grid, threads, 0, stream>>>(P(a)...);
+    return;
+  }
+  log->Tell(kernel);
+  log->Tell(grid);
+  log->Tell(threads);
+  (log->Tell(P(a)), ...);
+  log->Add([kernel, grid, threads, stream, all = std::tuple<P...>(P(a)...)] {
+    std::apply([&](const P&... p) { kernel<<<grid, threads, 0, stream>>>(p...); }, all);
+  });
+}
 
 GPU_FN unsigned Thread() { return threadIdx.x; }
 GPU_FN unsigned BlockX() { return blockIdx.x; }

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/cuda_device.h"
 #include "tests/testing/far_queue.h"
@@ -31,7 +33,26 @@ class EmulatedStream : public CUstream_st {
     work_.Stop();
     thread_.join();
   }
-  void Enqueue(std::function<void()> work) override { work_.Call(std::move(work)); }
+  void Enqueue(std::function<void()> work) override {
+    if (capturing_ != nullptr) {
+      capturing_->push_back(std::move(work));
+    } else {
+      work_.Call(std::move(work));
+    }
+  }
+  // What is enqueued meanwhile is not done.
+  std::vector<std::function<void()>> Capture(const std::function<void()>& calls) {
+    std::vector<std::function<void()>> captured;
+    capturing_ = &captured;
+    try {
+      calls();
+    } catch (...) {
+      capturing_ = nullptr;
+      throw;
+    }
+    capturing_ = nullptr;
+    return captured;
+  }
   void Idle() { work_.Idle(); }
   void Rethrow() { work_.Rethrow(); }
 
@@ -48,6 +69,7 @@ class EmulatedStream : public CUstream_st {
   }
 
   const std::shared_ptr<EmulatedFaults> faults_;
+  std::vector<std::function<void()>>* capturing_ = nullptr;
   FarWork work_;
   std::thread thread_;
 };
@@ -58,6 +80,14 @@ class EmulatedRuntime : public cuda::Runtime {
 
   std::string name() const override { return "cuda-emulated"; }
   std::string isa() const override { return "cuda-exact-1"; }
+  std::string hardware() const override { return "emulated-gpu"; }
+
+  DeviceRoom room() const override {
+    const size_t limit = faults_->limit, used = faults_->used;
+    return {.total = limit, .free = limit - std::min(limit, used)};
+  }
+  void* AllocateHost(size_t bytes) override { return ::operator new(bytes, std::align_val_t(64)); }
+  void FreeHost(void* memory) noexcept override { ::operator delete(memory, std::align_val_t(64)); }
 
   void* Allocate(size_t bytes) override {
     if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
@@ -95,8 +125,21 @@ class EmulatedRuntime : public cuda::Runtime {
   }
   void CheckLaunch(const char* op) override {
     if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
-    if (faults_->refuses.exchange(false))
+    if (faults_->lost_after > 0 && --faults_->lost_after == 0) faults_->lost = true;
+    if (faults_->refuses.exchange(false) || faults_->refuses_all)
       throw DeviceFailed(std::string(op) + " could not be launched: the emulated GPU refuses it");
+  }
+  // A graph repeats what was captured with the arguments of then: an address that has become another tensor's shows.
+  cuda::Graph Capture(cuda::Stream stream, const std::function<void()>& calls) override {
+    return new std::vector<std::function<void()>>(static_cast<EmulatedStream*>(stream)->Capture(calls));
+  }
+  void LaunchGraph(cuda::Stream stream, cuda::Graph graph) override {
+    CheckLaunch("the graph of a step");
+    ++faults_->graphs;
+    for (const auto& work : *static_cast<const std::vector<std::function<void()>>*>(graph)) stream->Enqueue(work);
+  }
+  void DropGraph(cuda::Graph graph) noexcept override {
+    delete static_cast<const std::vector<std::function<void()>>*>(graph);
   }
   void Idle(cuda::Stream stream) noexcept override { static_cast<EmulatedStream*>(stream)->Idle(); }
   void Finish(cuda::Stream stream) override {
@@ -117,9 +160,14 @@ class EmulatedRuntime : public cuda::Runtime {
 
 }  // namespace
 
-std::shared_ptr<Device> MakeEmulatedCudaDevice(std::shared_ptr<EmulatedFaults> faults) {
+std::shared_ptr<Device> MakeEmulatedCudaDevice(std::shared_ptr<EmulatedFaults> faults, bool graphs) {
   if (faults == nullptr) faults = std::make_shared<EmulatedFaults>();
-  return cuda::MakeCudaDevice(std::make_unique<EmulatedRuntime>(std::move(faults)));
+  return cuda::MakeCudaDevice(std::make_unique<EmulatedRuntime>(std::move(faults)), {.graphs = graphs});
+}
+
+std::shared_ptr<EmulatedFaults>& LastFaults() {
+  static std::shared_ptr<EmulatedFaults> faults;
+  return faults;
 }
 
 }  // namespace gyre::testing

@@ -107,6 +107,7 @@ class FarQueue : public Backend {
   // far_queue.cc
   void Finish() override;
   void Recycle() override;
+  void Rehearse(const std::function<void()>& ops) override { inner_->Rehearse(ops); }
   void CopyIn(const void* host, void* device, size_t bytes) override;
   void CopyOut(const void* device, void* host, size_t bytes) override;
   void Copy(const void* from, void* to, size_t bytes) override;

@@ -45,6 +45,21 @@ class GgufWriter {
     data_.PutBytes(bytes.data(), bytes.size());
     data_.PadTo(32);
   }
+  // A tensor whose bytes are those of a hole in the file: zeros. No tensor with values may follow. HoleBytes() of them
+  // lie behind what Finish returns.
+  void Hole(std::string_view name, DType type, const std::vector<uint64_t>& dims) {
+    const DTypeInfo& info = Info(type);
+    uint64_t bytes = info.block_bytes;
+    for (uint64_t d : dims) bytes *= d;
+    ++n_tensors_;
+    Text(tensors_, name);
+    tensors_.Put(static_cast<uint32_t>(dims.size()));
+    for (uint64_t d : dims) tensors_.Put(d);
+    tensors_.Put(type);
+    tensors_.Put(static_cast<uint64_t>(data_.size()) + holes_);
+    holes_ += (bytes / info.block_elems + 31) / 32 * 32;
+  }
+  uint64_t HoleBytes() const { return holes_; }
   std::vector<std::byte> Finish(size_t* header_bytes = nullptr) const {
     Encoder out;
     out.PutBytes("GGUF", 4);
@@ -81,7 +96,7 @@ class GgufWriter {
   }
 
   Encoder meta_, tensors_, data_;
-  uint64_t n_values_ = 0, n_tensors_ = 0;
+  uint64_t n_values_ = 0, n_tensors_ = 0, holes_ = 0;
 };
 
 struct TinyOptions {

@@ -1,8 +1,9 @@
 // The device for tests of workers: this machine's processors, or with GYRE_TEST_DEVICE=far in the
-// environment a FarDevice around them.
+// environment a FarDevice around them, or the one that a program adds (cuda_kind.cc).
 #pragma once
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -17,7 +18,14 @@ inline bool TestsFar() {
   return name != nullptr && std::string_view(name) == "far";
 }
 
+// Makes the device in place of the processors; empty: they are tested.
+inline std::function<std::shared_ptr<Device>()>& AddedTestDevice() {
+  static std::function<std::shared_ptr<Device>()> make;
+  return make;
+}
+
 inline std::shared_ptr<Device> TestDevice(Isa isa, int threads) {
+  if (AddedTestDevice()) return AddedTestDevice()();
   std::shared_ptr<Device> device = MakeCpuDevice(isa, threads);
   return TestsFar() ? std::make_shared<FarDevice>(std::move(device)) : device;
 }

@@ -104,7 +104,12 @@ void Run(const Grid& grid, unsigned threads, CUstream_st* stream, const Call& ca
   const simt::Size3 size{grid.x, grid.y, grid.z};
   if (stream == nullptr) return simt::Run(size, threads, {call.run, call.arguments, call.bytes});
   const std::shared_ptr<const void> copy(call.copy(call.arguments), call.free);
-  stream->Enqueue([=] { simt::Run(size, threads, {call.run, copy.get(), call.bytes}); });
+  const auto run = [=] { simt::Run(size, threads, {call.run, copy.get(), call.bytes}); };
+  if (cuda::StepLog* const log = cuda::StepLog::Of(stream)) {
+    log->Add([=] { stream->Enqueue(run); });
+  } else {
+    stream->Enqueue(run);
+  }
 }
 
 }  // namespace gyre::gpu

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "kernels/cuda/step_log.h"
+
 struct CUstream_st;
 
 #define GPU_KERNEL(threads, blocks) __attribute__((noinline)) void
@@ -139,7 +141,7 @@ struct Call {
   const void* (*copy)(const void* arguments);
   void (*free)(const void* copy);
 };
-// Runs it now, or in the order of the stream.
+// Runs it now, in the order of the stream, or with the step that is logged.
 void Run(const Grid& grid, unsigned threads, CUstream_st* stream, const Call& call);
 template <typename... P>
 struct Arguments {
@@ -155,6 +157,12 @@ template <typename... P, typename... A>
 void Launch(const Grid& grid, unsigned threads, CUstream_st* stream, void (*kernel)(P...), const A&... a) {
   using All = Arguments<P...>;
   const All all{kernel, {P(a)...}};
+  if (cuda::StepLog* const log = stream == nullptr ? nullptr : cuda::StepLog::Of(stream)) {
+    log->Tell(kernel);
+    log->Tell(grid);
+    log->Tell(threads);
+    std::apply([log](const P&... p) { (log->Tell(p), ...); }, all.of_kernel);
+  }
   Run(grid, threads, stream, {&all, sizeof all, All::Run, All::Copy, All::Free});
 }
 

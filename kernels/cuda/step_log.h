@@ -1,0 +1,118 @@
+// The launches and copies of a step, put off until all of them are known: docs/cuda.md, "Graphs". A step whose calls
+// are those of an earlier one is then one launch of a graph.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/stream.h"
+
+namespace gyre::cuda {
+
+// Not thread-safe: one thread calls all ops of a step.
+class StepLog {
+ public:
+  StepLog() = default;
+  ~StepLog() { Clear(); }
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  // The log of the calling thread, if it puts off calls on this stream; null: they are done at once.
+  static StepLog* Of(Stream stream) { return current_stream_ == stream ? current_ : nullptr; }
+  // Of the calling thread, if it has a log.
+  static void FlushCurrent() {
+    if (current_ != nullptr) current_->flush_();
+  }
+
+  // From now on the calling thread's calls on this stream are put off. `flush`: does them, when memory is about to be
+  // freed that they may use; then calls are done at once.
+  void Begin(Stream stream, std::function<void()> flush) {
+    Clear();
+    flush_ = std::move(flush);
+    current_ = this;
+    current_stream_ = stream;
+  }
+  // The thread's calls are done at once again. What was put off stays here.
+  void End() {
+    if (current_ == this) current_ = nullptr, current_stream_ = nullptr;
+  }
+
+  // Does `work()` later. What tells the call from others has to be told besides.
+  template <typename Work>
+  void Add(Work work) {
+    void* room = Room(sizeof(Work), alignof(Work));
+    new (room) Work(std::move(work));
+    void (*destroy)(void*) = nullptr;
+    if constexpr (!std::is_trivially_destructible_v<Work>) destroy = [](void* w) { static_cast<Work*>(w)->~Work(); };
+    calls_.push_back({room, [](void* w) { (*static_cast<Work*>(w))(); }, destroy});
+  }
+  // Bytes that tell the calls of this step from those of another one. Padding may make equal calls look different, and
+  // never different ones equal.
+  template <typename T>
+  void Tell(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const size_t at = key_.size();
+    key_.resize(at + sizeof(T));
+    std::memcpy(key_.data() + at, &value, sizeof(T));
+  }
+  std::span<const std::byte> key() const { return key_; }
+  bool empty() const { return calls_.empty(); }
+
+  // Does all that was put off, in its order. Throws what the calls throw.
+  void Run() const {
+    for (const Call& call : calls_) call.run(call.work);
+  }
+  void Clear() {
+    for (const Call& call : calls_) {
+      if (call.destroy != nullptr) call.destroy(call.work);
+    }
+    calls_.clear();
+    key_.clear();
+    chunk_ = used_ = 0;
+  }
+
+ private:
+  static constexpr size_t kChunk = size_t{1} << 16;
+  struct Call {
+    void* work;
+    void (*run)(void* work);
+    void (*destroy)(void* work);
+  };
+
+  // Memory that stays where it is until Clear.
+  void* Room(size_t bytes, size_t alignment) {
+    size_t at = (used_ + alignment - 1) / alignment * alignment;
+    while (chunk_ < chunks_.size() && at + bytes > chunks_[chunk_].size) ++chunk_, at = 0;
+    if (chunk_ == chunks_.size()) {
+      const size_t size = std::max(kChunk, bytes);
+      chunks_.push_back({std::make_unique<std::max_align_t[]>(size / sizeof(std::max_align_t) + 1), size});
+      at = 0;
+    }
+    used_ = at + bytes;
+    return reinterpret_cast<std::byte*>(chunks_[chunk_].memory.get()) + at;
+  }
+
+  static inline thread_local StepLog* current_ = nullptr;
+  static inline thread_local Stream current_stream_ = nullptr;
+
+  struct Chunk {
+    std::unique_ptr<std::max_align_t[]> memory;
+    size_t size;
+  };
+  std::function<void()> flush_;
+  std::vector<Chunk> chunks_;
+  size_t chunk_ = 0, used_ = 0;
+  std::vector<Call> calls_;
+  std::vector<std::byte> key_;
+};
+
+}  // namespace gyre::cuda
