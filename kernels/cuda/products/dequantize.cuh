@@ -82,6 +82,16 @@ GPU_FN void Shifted(float scale, uint32_t point, bool down, int at, float (&w)[4
   }
 }
 
+GPU_FN float OfFp8(uint32_t b) {
+  const uint32_t exponent = b >> 3 & 15, mantissa = b & 7, sign = (b & 128) << 24;
+  if (exponent == 0) {
+    const float v = gpu::Mul(static_cast<float>(mantissa), 1.0f / 512);
+    return gpu::OfBits(gpu::Bits(v) | sign);
+  }
+  if (exponent == 15 && mantissa == 7) return gpu::OfBits(0x7FC00000u | sign);
+  return gpu::OfBits((exponent + 120) << 23 | mantissa << 20 | sign);
+}
+
 // Elements at .. at + 3 of a block. REQUIRES: at is a multiple of 4.
 template <DType kType>
 GPU_FN void FourOfBlock(const uint8_t* b, int at, const Codebooks& books, float (&w)[4]) {
@@ -116,6 +126,17 @@ GPU_FN void FourOfBlock(const uint8_t* b, int at, const Codebooks& books, float 
     const uint32_t e = b[0];
     const float d = gpu::OfBits(e > 1 ? (e - 1) << 23 : uint32_t{0x200000} << e);
     for (int i = 0; i < 4; ++i) w[i] = gpu::Mul(d, OfInt(kFp4.of_code[b[1 + at % 16 + i] >> (at < 16 ? 0 : 4) & 15]));
+  } else if constexpr (kType == DType::kNVFP4) {
+    const uint32_t e4m3 = b[sixteenth] & 127;
+    const float d = gpu::Mul(OfFp8(e4m3 == 127 ? 0 : e4m3), 0.5f);
+    for (int i = 0; i < 4; ++i)
+      w[i] = gpu::Mul(d, OfInt(kFp4.of_code[b[4 + 8 * sixteenth + at % 8 + i] >> (at % 16 < 8 ? 0 : 4) & 15]));
+  } else if constexpr (kType == DType::kQ1_0) {
+    const float d = HalfAt(b);
+    for (int i = 0; i < 4; ++i) w[i] = gpu::Mul(OfInt((b[2 + at / 8] >> (at % 8 + i) & 1) * 2 - 1), d);
+  } else if constexpr (kType == DType::kQ2_0) {
+    const float d = HalfAt(b);
+    for (int i = 0; i < 4; ++i) w[i] = gpu::Mul(OfInt((b[2 + at / 4] >> 2 * i & 3) - 1), d);
   } else if constexpr (kType == DType::kQ2_K) {
     const float d = HalfAt(b + 80), m = HalfAt(b + 82);
     const uint32_t q = TwoBits(b + 16, at);
@@ -210,6 +231,9 @@ constexpr BlockSize BlockSizeOf(DType type) {
     case DType::kQ8_0: return {32, 34};
     case DType::kIQ4_NL: return {32, 18};
     case DType::kMXFP4: return {32, 17};
+    case DType::kNVFP4: return {64, 36};
+    case DType::kQ1_0: return {128, 18};
+    case DType::kQ2_0: return {64, 18};
     case DType::kQ2_K: return {256, 84};
     case DType::kQ3_K: return {256, 110};
     case DType::kQ4_K: return {256, 144};
@@ -227,16 +251,6 @@ constexpr BlockSize BlockSizeOf(DType type) {
     case DType::kTQ2_0: return {256, 66};
     default: return {0, 0};
   }
-}
-
-GPU_FN float OfFp8(uint32_t b) {
-  const uint32_t exponent = b >> 3 & 15, mantissa = b & 7, sign = (b & 128) << 24;
-  if (exponent == 0) {
-    const float v = gpu::Mul(static_cast<float>(mantissa), 1.0f / 512);
-    return gpu::OfBits(gpu::Bits(v) | sign);
-  }
-  if (exponent == 15 && mantissa == 7) return gpu::OfBits(0x7FC00000u | sign);
-  return gpu::OfBits((exponent + 120) << 23 | mantissa << 20 | sign);
 }
 
 // Elements at .. at + 3 of a row, with 0 beyond k. REQUIRES: at is a multiple of 4 and less than k.

@@ -81,6 +81,9 @@ void WithType(DType type, const Fn& f) {
     GYRE_TYPE(kTQ1_0)
     GYRE_TYPE(kTQ2_0)
     GYRE_TYPE(kMXFP4)
+    GYRE_TYPE(kNVFP4)
+    GYRE_TYPE(kQ1_0)
+    GYRE_TYPE(kQ2_0)
     GYRE_TYPE(kI8)
     GYRE_TYPE(kF8E4M3)
 #undef GYRE_TYPE
