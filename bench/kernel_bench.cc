@@ -4,6 +4,10 @@
 //
 //   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
 //
+// With --types all it prints the table of docs/performance.md instead: for each type how much of the read bandwidth one
+// row uses, with more weights than a cache holds, and how much of the peak 16 and 512 rows reach. --types
+// all=IQ2_XS,TQ1_0 prints the table's rows of these types.
+//
 // With --depths instead: attention of one decode row, or of --rows rows of one prefill, after so many positions, in the
 // shape of a 1B Llama (16 layers, 32 query heads, 8 key-value heads, 64 elements), next to the memory bandwidth.
 //
@@ -17,6 +21,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -151,6 +156,63 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
   return 0;
 }
 
+// One type in the table: shares of the bandwidth with one row, and of the peak with 16 and 512 rows.
+struct Shares {
+  double file_bits, packed_bits;  // a weight
+  double one, gb_per_s, sixteen, prompt;
+};
+Shares Measure(Isa isa, DType type, const Flags& flags) {
+  constexpr size_t kN = 8192, kK = 8192, kBytes = size_t{512} << 20;
+  const std::vector<std::byte> bytes = RandomWeights(type, kN, kK);
+  const WeightView view{.type = type, .n = kN, .k = kK, .data = bytes.data()};
+  auto backend = MakeBackend(isa, flags.threads);
+  std::vector<std::shared_ptr<const PackedWeight>> copies = {backend->Pack(view)};
+  while (copies.size() * copies[0]->bytes < kBytes && !copies[0]->in_place) copies.push_back(backend->Pack(view));
+  AlignedVector<float> x(512 * kK), out(512 * kN);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+  const bool is_float = Info(type).block_elems == 1;
+  const auto share_of_peak = [&](size_t rows, Arithmetic arithmetic) {
+    std::vector<double> seconds, peaks;
+    for (int run = 0; run < flags.runs; ++run) {
+      seconds.push_back(Time([&] { backend->MatMul(x.data(), rows, *copies[0], out.data(), arithmetic); }));
+      peaks.push_back(bench::PeakOps(isa, bench::UnitOf(isa, arithmetic, is_float), flags.threads));
+    }
+    return 2.0 * static_cast<double>(rows * kN * kK) / bench::Median(seconds) / bench::Median(peaks);
+  };
+  Shares s{};
+  s.file_bits = 8.0 * Info(type).block_bytes / Info(type).block_elems;
+  s.packed_bits = 8.0 * static_cast<double>(copies[0]->bytes) / static_cast<double>(kN * kK);
+  std::vector<double> rates, bandwidths;
+  size_t next = 0;
+  for (int run = 0; run < flags.runs; ++run) {
+    const double seconds =
+        Time([&] { backend->MatMul(x.data(), 1, *copies[next++ % copies.size()], out.data(), Arithmetic::kDecode); });
+    rates.push_back(static_cast<double>(copies[0]->bytes) / seconds);
+    bandwidths.push_back(bench::ReadBandwidth(flags.threads));
+  }
+  s.gb_per_s = bench::Median(rates) / 1e9;
+  s.one = bench::Median(rates) / bench::Median(bandwidths);
+  s.sixteen = share_of_peak(16, Arithmetic::kDecode);
+  s.prompt = share_of_peak(512, Arithmetic::kPrefill);
+  return s;
+}
+
+// In markdown, as the page has it.
+int Table(const Flags& flags, const std::vector<Isa>& levels, const std::vector<DType>& types) {
+  fmt::print(
+      "| type | bits a weight, in the file | packed | instruction set | 1 row: of the bandwidth | GB/s | 16 rows: of "
+      "the peak | 512 rows |\n|---|---|---|---|---|---|---|---|\n");
+  for (const DType type : types) {
+    for (const Isa isa : levels) {
+      const Shares s = Measure(isa, type, flags);
+      fmt::print("| {} | {:.2f} | {:.2f} | {} | {:.2f} | {:.1f} | {:.2f} | {:.2f} |\n", Info(type).name, s.file_bits,
+                 s.packed_bits, IsaName(isa), s.one, s.gb_per_s, s.sixteen, s.prompt);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
 int Main(const Flags& flags) {
   std::vector<Isa> levels;
   for (Isa isa : BuiltIsas()) {
@@ -162,6 +224,27 @@ int Main(const Flags& flags) {
     return 1;
   }
   if (!flags.depths.empty()) return Attention(flags, levels);
+  constexpr std::string_view kAll = "all";
+  if (flags.types[0] == kAll) {
+    std::vector<DType> types;
+    for (const DTypeInfo& info : DTypes()) {
+      if (info.dequantizes) types.push_back(info.type);
+    }
+    return Table(flags, levels, types);
+  }
+  if (flags.types[0].starts_with("all=")) {
+    std::vector<DType> types;
+    for (std::string name : flags.types) {
+      if (name.starts_with("all=")) name = name.substr(kAll.size() + 1);
+      const DTypeInfo* info = FindDType(name);
+      if (info == nullptr || !info->dequantizes) {
+        fmt::print(stderr, "kernel_bench: {} is no type that can be made here\n", name);
+        return 1;
+      }
+      types.push_back(info->type);
+    }
+    return Table(flags, levels, types);
+  }
   std::string json;
   if (!flags.json)
     fmt::print("{:12} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak",
@@ -231,7 +314,7 @@ int Main(const Flags& flags) {
 int main(int argc, char** argv) {
   CLI::App app("each kernel beside what the processor can do");
   gyre::Flags flags;
-  app.add_option("--types", flags.types, "types as GGUF names them")->delimiter(',');
+  app.add_option("--types", flags.types, "types as GGUF names them, or all")->delimiter(',');
   auto* rows =
       app.add_option("--rows", flags.rows, "rows of a product; of one sequence with --depths, one unless it is given")
           ->delimiter(',')

@@ -35,6 +35,7 @@ Action AddTemplate(CLI::App* app);
 Action AddGrammarCheck(CLI::App* app);
 Action AddParseAnswer(CLI::App* app);
 Action AddQuantize(CLI::App* app);
+Action AddImatrix(CLI::App* app);
 Action AddConvert(CLI::App* app);
 Action AddEstimate(CLI::App* app);
 Action AddInspect(CLI::App* app);

@@ -347,6 +347,8 @@ const std::vector<Command>& Commands() {
        "gyre bench serve http://127.0.0.1:8080 --workload mixed --rate 2 --requests 100"},
       {"quantize", "write a model file with smaller weights", AddQuantize,
        "gyre quantize model-f16.gguf model-q4.gguf Q4_K_M"},
+      {"imatrix", "write how much each column of a model's weights matters for a text", AddImatrix,
+       "gyre imatrix model-f16.gguf text.txt -o model.imatrix"},
       {"convert", "write a folder of safetensors as one GGUF file", AddConvert, "gyre convert folder model.gguf"},
       {"tokenize", "turn text on stdin into token ids on stdout", AddTokenize,
        "echo 'a text' | gyre tokenize model.gguf"},

@@ -149,8 +149,18 @@ struct ParseAnswerOptions {
 // Reads recorded answers from stdin, prints the messages that clients get.
 Status ParseAnswerCommand(const ParseAnswerOptions& options);
 
+struct ImatrixOptions {
+  RuntimeOptions ring;
+  std::string text, out;
+  uint32_t chunk = 512;  // tokens
+  bool force = false;    // an existing file is overwritten
+};
+Status ImatrixCommand(const ImatrixOptions& options);
+
 struct QuantizeCommandOptions {
   std::string in, out, type;
+  std::string importance;                 // a file; "" = none
+  std::vector<std::string> tensor_types;  // PATTERN=TYPE
   int threads = 0;
   bool requantize = false, quiet = false;
   bool force = false;  // an existing file is overwritten

@@ -119,11 +119,41 @@ Action AddQuantize(CLI::App* app) {
   app->add_option("-t,--threads", o->threads, "number of threads (default: one per core)")
       ->check(Whole(1, 4096))
       ->type_name("N");
+  app->add_option("--imatrix", o->importance,
+                  "an importance matrix, from `gyre imatrix` or llama-imatrix (GGUF or .dat): errors count more where "
+                  "activations are large")
+      ->type_name("FILE");
+  app->add_option("--tensor-type", o->tensor_types,
+                  "give tensors whose name has the regular expression this type, as ffn_down=Q6_K; the first that "
+                  "matches counts")
+      ->type_name("PATTERN=TYPE")
+      ->allow_extra_args(false);
   app->add_flag("--requantize", o->requantize,
                 "quantize weights again that are quantized already; lost quality stays lost");
   AddQuietFlag(app, &o->quiet);
   app->add_flag("--force", o->force, "overwrite OUT if it exists; IN itself is never overwritten");
   return [o] { return QuantizeCommand(*o); };
+}
+
+Action AddImatrix(CLI::App* app) {
+  auto o = std::make_shared<ImatrixOptions>();
+  app->add_option("MODEL", o->ring.model, "a GGUF file or a folder of safetensors, with float weights at best")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("TEXT", o->text, "a text such as the model will read and write; some hundred kilobytes suffice")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("-o,--out", o->out, "the file to write (GGUF)")->required()->type_name("FILE");
+  app->add_option("--chunk", o->chunk, "tokens that are computed as one prompt")
+      ->check(Whole(1, 1 << 20))
+      ->type_name("N");
+  app->add_option("-t,--threads", o->ring.threads, "number of threads (default: one per core)")
+      ->check(Whole(1, 4096))
+      ->type_name("N");
+  AddOpenFlags(app, &o->ring.open);
+  AddQuietFlag(app, &o->ring.quiet);
+  app->add_flag("--force", o->force, "overwrite the file if it exists; the model and the text are never overwritten");
+  return [o] { return ImatrixCommand(*o); };
 }
 
 Action AddConvert(CLI::App* app) {

@@ -60,6 +60,10 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   if (folder) {
     GYRE_RETURN_IF_ERROR(ConvertCommand({.folder = options.in, .out = converted.path(), .quiet = options.quiet}));
   }
+  Importance importance;
+  if (!options.importance.empty()) {
+    GYRE_ASSIGN_OR_RETURN(importance, Importance::Load(options.importance));
+  }
   Progress progress("quantizing", options.quiet);
   const InterruptGuard guard(kExitInterrupted);
   InterruptGuard::Begin();
@@ -67,6 +71,8 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
       QuantizeFile(folder ? converted.path() : options.in, options.out,
                    {.type = options.type,
                     .threads = options.threads > 0 ? options.threads : DefaultThreads(),
+                    .tensor_types = options.tensor_types,
+                    .importance = std::move(importance),
                     .requantize = options.requantize,
                     .overwrite = options.force,
                     .sources = sources,
@@ -78,7 +84,13 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   GYRE_RETURN_IF_ERROR(report.status());
   if (options.quiet) return absl::OkStatus();
   if (!report->fallbacks.empty()) {
-    fmt::print(stderr, "{}: row length not divisible by 256\n", DescribeFallbacks(report->fallbacks));
+    fmt::print(stderr, "{}: row length not divisible by the blocks of {}\n", DescribeFallbacks(report->fallbacks),
+               options.type);
+  }
+  if (!options.importance.empty()) {
+    fmt::print(stderr, "{} of the importance matrix {} used\n",
+               Counted(static_cast<uint64_t>(report->with_importance), "tensor"),
+               report->with_importance == 1 ? "is" : "are");
   }
   fmt::print(stderr, "{}: {:.1f} MiB, was {:.1f}; relative error of the weights {:.3g}\n", options.out,
              static_cast<double>(report->bytes_after) / (1 << 20),

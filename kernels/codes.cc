@@ -90,6 +90,52 @@ void Nibbles(const std::byte* b, uint8_t* q) {
   }
 }
 
+// Layout: 64 bytes with four ternary digits of two bits each, 32 elements apart, then d.
+void UnpackTq2(const std::byte* b, CodeBlock* out) {
+  out->d = LoadUnaligned<uint16_t>(b + 64);
+  for (size_t i = 0; i < 256; ++i) out->q[i] = static_cast<uint8_t>(TwoBits(b, i));
+}
+
+// A byte packs five ternary digits; digit n is the top of byte * 3^n modulo 256.
+void UnpackTq1(const std::byte* b, CodeBlock* out) {
+  out->d = LoadUnaligned<uint16_t>(b + 52);
+  uint8_t* y = out->q;
+  auto run = [&](size_t first, size_t bytes, unsigned digits) {
+    unsigned power = 1;
+    for (unsigned n = 0; n < digits; ++n, power *= 3) {
+      for (size_t m = 0; m < bytes; ++m) *y++ = static_cast<uint8_t>(((Byte(b, first + m) * power & 255u) * 3) >> 8);
+    }
+  };
+  run(0, 32, 5);
+  run(32, 16, 5);
+  run(48, 4, 4);
+}
+
+// Layout: d, then 128 bits, the first element in the lowest bit: 0 means -d, 1 means d.
+void UnpackQ1(const std::byte* b, CodeBlock* out) {
+  out->d = LoadUnaligned<uint16_t>(b);
+  for (size_t i = 0; i < 128; ++i) out->q[i] = static_cast<uint8_t>((Byte(b, 2 + i / 8) >> (i % 8) & 1) * 2);
+}
+
+// Layout: d, then 64 codes of two bits, four neighbours in a byte, the first one in the lowest bits.
+void UnpackQ2(const std::byte* b, CodeBlock* out) {
+  out->d = LoadUnaligned<uint16_t>(b);
+  for (size_t i = 0; i < 64; ++i) out->q[i] = static_cast<uint8_t>(Byte(b, 2 + i / 4) >> (i % 4 * 2) & 3);
+}
+
+// Layout: four E4M3, then for each of them 8 bytes: element i in the low nibble of byte i, element i + 8 in the high
+// one. The scales' signs are not used, and NaN means 0.
+void UnpackNvfp4(const std::byte* b, CodeBlock* out) {
+  for (size_t s = 0; s < 4; ++s) {
+    const unsigned e4m3 = Byte(b, s) & 127;
+    out->scale[s] = static_cast<int8_t>(e4m3 == 127 ? 0 : e4m3);
+    for (size_t i = 0; i < 8; ++i) {
+      out->q[16 * s + i] = static_cast<uint8_t>(Byte(b, 4 + 8 * s + i) & 15);
+      out->q[16 * s + i + 8] = static_cast<uint8_t>(Byte(b, 4 + 8 * s + i) >> 4);
+    }
+  }
+}
+
 void UnpackIq4Xs(const std::byte* b, CodeBlock* out) {
   out->d = LoadUnaligned<uint16_t>(b);
   const unsigned high = LoadUnaligned<uint16_t>(b + 2);
@@ -118,6 +164,9 @@ void UnpackQ6K(const std::byte* b, CodeBlock* out) {
 
 }  // namespace
 
+float Mxfp4Scale(uint8_t exponent) { return static_cast<float>(std::ldexp(0.5, exponent - 127)); }
+float Nvfp4Scale(uint8_t e4m3) { return Fp8ToFloat(e4m3) * 0.5f; }
+
 bool HasCodes(DType type) {
   switch (type) {
     case DType::kQ8_0:
@@ -132,7 +181,12 @@ bool HasCodes(DType type) {
     case DType::kQ6_K:
     case DType::kIQ4_NL:
     case DType::kIQ4_XS:
-    case DType::kMXFP4: return true;
+    case DType::kMXFP4:
+    case DType::kNVFP4:
+    case DType::kTQ1_0:
+    case DType::kTQ2_0:
+    case DType::kQ1_0:
+    case DType::kQ2_0: return true;
     default: return false;
   }
 }
@@ -144,6 +198,10 @@ int CodeZero(DType type) {
     case DType::kQ5_0: return 16;
     case DType::kQ6_K: return 32;
     case DType::kQ3_K: return 4;
+    case DType::kTQ1_0:
+    case DType::kTQ2_0:
+    case DType::kQ1_0:
+    case DType::kQ2_0: return 1;
     default: return 0;
   }
 }
@@ -152,7 +210,8 @@ const int8_t* CodeTable(DType type) {
   switch (type) {
     case DType::kIQ4_NL:
     case DType::kIQ4_XS: return kIq4Values;
-    case DType::kMXFP4: return kFp4Doubled;
+    case DType::kMXFP4:
+    case DType::kNVFP4: return kFp4Doubled;
     default: return nullptr;
   }
 }
@@ -174,10 +233,12 @@ void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
     case DType::kQ3_K: return UnpackQ3K(b, out);
     case DType::kIQ4_NL: out->d = LoadUnaligned<uint16_t>(b); return Nibbles(b + 2, out->q);
     case DType::kIQ4_XS: return UnpackIq4Xs(b, out);
-    case DType::kMXFP4:
-      // A power of two with a bias of 127; it is halved because the table is doubled.
-      out->wide_d = static_cast<float>(std::ldexp(0.5, static_cast<int>(Byte(b, 0)) - 127));
-      return Nibbles(b + 1, out->q);
+    case DType::kMXFP4: out->scale[0] = static_cast<int8_t>(Byte(b, 0)); return Nibbles(b + 1, out->q);
+    case DType::kNVFP4: return UnpackNvfp4(b, out);
+    case DType::kTQ1_0: return UnpackTq1(b, out);
+    case DType::kTQ2_0: return UnpackTq2(b, out);
+    case DType::kQ1_0: return UnpackQ1(b, out);
+    case DType::kQ2_0: return UnpackQ2(b, out);
     default: return;
   }
 }
@@ -202,7 +263,10 @@ void DequantizeCodes(DType type, const std::byte* block, float* y) {
       for (size_t i = 0; i < 32; ++i) y[i] = d * F(kIq4Values[c.q[i]]);
       return;
     case DType::kMXFP4:
-      for (size_t i = 0; i < 32; ++i) y[i] = c.wide_d * F(kFp4Doubled[c.q[i]]);
+      for (size_t i = 0; i < 32; ++i) y[i] = Mxfp4Scale(static_cast<uint8_t>(c.scale[0])) * F(kFp4Doubled[c.q[i]]);
+      return;
+    case DType::kNVFP4:
+      for (size_t i = 0; i < 64; ++i) y[i] = Nvfp4Scale(static_cast<uint8_t>(c.scale[i / 16])) * F(kFp4Doubled[c.q[i]]);
       return;
     case DType::kQ4_K:
     case DType::kQ5_K:
@@ -213,7 +277,7 @@ void DequantizeCodes(DType type, const std::byte* block, float* y) {
       for (size_t i = 0; i < 32; ++i) y[i] = F(c.q[i]) * d + m;
       return;
     default:
-      for (size_t i = 0; i < 32; ++i) y[i] = F(c.q[i] - zero) * d;
+      for (size_t i = 0; i < Info(type).block_elems; ++i) y[i] = F(c.q[i] - zero) * d;
   }
 }
 

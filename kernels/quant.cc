@@ -8,6 +8,7 @@
 #include "kernels/codes.h"
 #include "kernels/quant_k.h"
 #include "kernels/quant_lowbit.h"
+#include "kernels/quant_table.h"
 #include "kernels/unaligned.h"
 
 namespace gyre {
@@ -46,6 +47,9 @@ constexpr DTypeInfo kTypes[] = {
     {DType::kTQ1_0, "TQ1_0", 256, 54, true},
     {DType::kTQ2_0, "TQ2_0", 256, 66, true},
     {DType::kMXFP4, "MXFP4", 32, 17, true},
+    {DType::kNVFP4, "NVFP4", 64, 36, true},
+    {DType::kQ1_0, "Q1_0", 128, 18, true},
+    {DType::kQ2_0, "Q2_0", 64, 18, true},
 };
 
 void DequantizeBlock(DType type, const std::byte* b, float* y) {
@@ -156,7 +160,7 @@ float Fp8ToFloat(uint8_t b) {
   return (b & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {
+bool Quantize(DType type, const float* src, std::byte* dst, size_t elems, const float* importance) {
   const DTypeInfo& info = Info(type);
   for (size_t i = 0; i < elems; i += info.block_elems, dst += info.block_bytes) {
     switch (type) {
@@ -168,8 +172,11 @@ bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {
       case DType::kQ4_1:
       case DType::kQ5_0:
       case DType::kQ5_1: QuantizeNibbles(type, src + i, dst); break;
-      default:
-        if (!QuantizeKBlock(type, src + i, dst)) return false;
+      default: {
+        const float* weights = importance == nullptr ? nullptr : importance + i;
+        if (!QuantizeKBlock(type, src + i, weights, dst) && !QuantizeTableBlock(type, src + i, weights, dst))
+          return false;
+      }
     }
   }
   return true;

@@ -45,6 +45,9 @@ enum class DType : uint32_t {
   kTQ1_0 = 34,
   kTQ2_0 = 35,
   kMXFP4 = 39,
+  kNVFP4 = 40,
+  kQ1_0 = 41,
+  kQ2_0 = 42,
   kF8E4M3 = 0x10000,  // no number of GGUF's: of safetensors
 };
 
@@ -67,10 +70,10 @@ const DTypeInfo& Info(DType type);
 // * block_bytes bytes, Info(type).dequantizes.
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
 
-// F32, F16 and BF16, and the types with blocks of 32 (Q8_0 Q4_0 Q4_1 Q5_0 Q5_1), round to nearest. The types with
-// blocks of 256 (Q4_K Q5_K Q6_K) search for the scales with the least squared error. Returns false for any other type.
-// REQUIRES: sizes as for Dequantize.
-bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
+// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 round to nearest. Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
+// Q2_0 and TQ2_0 search for the scales with the least squared error, in which value i counts importance[i] times (once
+// if it is null). Returns false for any other type. REQUIRES: sizes as for Dequantize.
+bool Quantize(DType type, const float* src, std::byte* dst, size_t elems, const float* importance = nullptr);
 
 // A weight matrix W[n][k] as it is in the file: n rows of k elements. Does not own the bytes.
 struct WeightView {

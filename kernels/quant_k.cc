@@ -5,16 +5,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/half.h"
+
 namespace gyre {
 namespace {
 
 constexpr size_t kBlock = 256;
 
-void StoreHalf(float v, std::byte* to) {
-  const uint16_t h = FloatToHalf(v);
-  std::memcpy(to, &h, 2);
-}
-float Rounded(float v) { return HalfToFloat(FloatToHalf(v)); }
 // Rounds to the nearest integer, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike
 // nearbyint it needs no call.
 float Whole(float v) { return (v + 12582912.0f) - 12582912.0f; }
@@ -26,30 +23,31 @@ struct Affine {
   float scale = 0, min = 0;  // x ~ scale * q - min, both >= 0
 };
 
-// Searches grids near [min, max] of the 32 values for the scale and minimum with the least squared error; q is in 0 ..
-// top.
-Affine FitAffine(const float* x, int top) {
-  constexpr size_t n = 32;
-  float lo = 0, hi = x[0];
+// Searches grids near [min, max] of n values for the scale and minimum with the least squared error, in which value i
+// counts w[i] times; q is in 0 .. top.
+template <size_t n>
+Affine FitAffine(const float* x, const float* w, int top) {
+  float lo = 0, hi = x[0], count = 0, sx = 0;
   for (size_t i = 0; i < n; ++i) {
     lo = std::min(lo, x[i]);
     hi = std::max(hi, x[i]);
+    count += w[i];
+    sx += w[i] * x[i];
   }
   Affine best{.scale = 0, .min = -lo};
-  if (!(hi > lo)) return best;
+  if (!(hi > lo) || !(count > 0)) return best;
   float best_error = INFINITY;
   for (int step = -10; step <= 10; ++step) {
     const float inverse = (static_cast<float>(top) + 0.1f * static_cast<float>(step)) / (hi - lo);
-    float sq = 0, sqq = 0, sx = 0, sxq = 0;
+    float sq = 0, sqq = 0, sxq = 0;
     float q[n];
     for (size_t i = 0; i < n; ++i) {
       q[i] = Whole(std::clamp((x[i] - lo) * inverse, 0.0f, static_cast<float>(top)));
-      sq += q[i];
-      sqq += q[i] * q[i];
-      sx += x[i];
-      sxq += x[i] * q[i];
+      sq += w[i] * q[i];
+      sqq += w[i] * (q[i] * q[i]);
+      sxq += w[i] * (x[i] * q[i]);
     }
-    const float count = static_cast<float>(n), det = count * sqq - sq * sq;
+    const float det = count * sqq - sq * sq;
     Affine a{.scale = 0, .min = -1};
     if (det > 0) a = {.scale = (count * sxq - sx * sq) / det, .min = -(sqq * sx - sq * sxq) / det};
     if (a.min < 0 && sqq > 0) a = {.scale = sxq / sqq, .min = 0};  // all values are above zero
@@ -57,7 +55,7 @@ Affine FitAffine(const float* x, int top) {
     float error = 0;
     for (size_t i = 0; i < n; ++i) {
       const float e = a.scale * q[i] - a.min - x[i];
-      error += e * e;
+      error += w[i] * (e * e);
     }
     if (error < best_error) {
       best_error = error;
@@ -67,8 +65,8 @@ Affine FitAffine(const float* x, int top) {
   return best;
 }
 
-// Searches for the signed scale of 16 values with the least squared error; q is in -32 .. 31.
-float FitSymmetric(const float* x) {
+// Searches for the signed scale of 16 values with the least squared error; q is in -range .. range - 1.
+float FitSymmetric(const float* x, const float* w, float range, float spacing) {
   constexpr size_t n = 16;
   float extreme = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -77,12 +75,12 @@ float FitSymmetric(const float* x) {
   if (extreme == 0) return 0;
   float best = 0, best_gain = -1;
   for (int step = -12; step <= 12; ++step) {
-    const float inverse = -(32.0f + 0.1f * static_cast<float>(step)) / extreme;
+    const float inverse = -(range + spacing * static_cast<float>(step)) / extreme;
     float sxq = 0, sqq = 0;
     for (size_t i = 0; i < n; ++i) {
-      const float q = Whole(std::clamp(x[i] * inverse, -32.0f, 31.0f));
-      sxq += x[i] * q;
-      sqq += q * q;
+      const float q = Whole(std::clamp(x[i] * inverse, -range, range - 1));
+      sxq += w[i] * (x[i] * q);
+      sqq += w[i] * (q * q);
     }
     // With the best scale, sxq / sqq, this much of the squared sum is explained.
     if (sqq > 0 && sxq * sxq / sqq > best_gain) {
@@ -93,17 +91,66 @@ float FitSymmetric(const float* x) {
   return best;
 }
 
+// Q2_K: sixteen sub-blocks of 16 with 4-bit scales and minima.
+void AffinesOf2Bits(const float* x, const float* w, std::byte* b) {
+  Affine fit[16];
+  float max_scale = 0, max_min = 0;
+  for (size_t s = 0; s < 16; ++s) {
+    fit[s] = FitAffine<16>(x + 16 * s, w + 16 * s, 3);
+    max_scale = std::max(max_scale, fit[s].scale);
+    max_min = std::max(max_min, fit[s].min);
+  }
+  const float d = RoundedToHalf(max_scale / 15), dmin = RoundedToHalf(max_min / 15);
+  std::memset(b, 0, 84);
+  StoreHalf(max_scale / 15, b + 80);
+  StoreHalf(max_min / 15, b + 82);
+  for (size_t s = 0; s < 16; ++s) {
+    const int scale = d > 0 ? Nearest(fit[s].scale / d, 0, 15) : 0,
+              min = dmin > 0 ? Nearest(fit[s].min / dmin, 0, 15) : 0;
+    b[s] = static_cast<std::byte>(scale | min << 4);
+    const float step = d * static_cast<float>(scale), offset = dmin * static_cast<float>(min);
+    for (size_t at = 16 * s; at < 16 * s + 16; ++at) {
+      const int q = step > 0 ? Nearest((x[at] + offset) / step, 0, 3) : 0;
+      b[16 + at / 128 * 32 + at % 32] |= static_cast<std::byte>(q << (at / 32 % 4 * 2));
+    }
+  }
+}
+
+// Q3_K: sixteen sub-blocks of 16 with signed 6-bit scales.
+void SymmetricOf3Bits(const float* x, const float* w, std::byte* b) {
+  float fit[16];
+  float extreme = 0;
+  for (size_t s = 0; s < 16; ++s) {
+    fit[s] = FitSymmetric(x + 16 * s, w + 16 * s, 4, 0.06f);
+    if (std::fabs(fit[s]) > std::fabs(extreme)) extreme = fit[s];
+  }
+  std::memset(b, 0, 110);
+  const float d = RoundedToHalf(extreme / -32);
+  StoreHalf(extreme / -32, b + 108);
+  for (size_t s = 0; s < 16; ++s) {
+    const int scale = d != 0 ? Nearest(fit[s] / d, -32, 31) + 32 : 32;
+    b[96 + s % 8] |= static_cast<std::byte>((scale & 15) << (s / 8 * 4));
+    b[104 + s % 4] |= static_cast<std::byte>(scale >> 4 << (s / 4 * 2));
+    const float step = d * static_cast<float>(scale - 32);
+    for (size_t at = 16 * s; at < 16 * s + 16; ++at) {
+      const int q = step != 0 ? Nearest(x[at] / step, -4, 3) + 4 : 4;
+      b[32 + at / 128 * 32 + at % 32] |= static_cast<std::byte>((q & 3) << (at / 32 % 4 * 2));
+      b[at % 32] |= static_cast<std::byte>(q >> 2 << (at / 32));
+    }
+  }
+}
+
 // Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima.
-void Affines(const float* x, bool five, std::byte* b) {
+void Affines(const float* x, const float* w, bool five, std::byte* b) {
   const int top = five ? 31 : 15;
   Affine fit[8];
   float max_scale = 0, max_min = 0;
   for (size_t s = 0; s < 8; ++s) {
-    fit[s] = FitAffine(x + 32 * s, top);
+    fit[s] = FitAffine<32>(x + 32 * s, w + 32 * s, top);
     max_scale = std::max(max_scale, fit[s].scale);
     max_min = std::max(max_min, fit[s].min);
   }
-  const float d = Rounded(max_scale / 63), dmin = Rounded(max_min / 63);
+  const float d = RoundedToHalf(max_scale / 63), dmin = RoundedToHalf(max_min / 63);
   std::memset(b, 0, five ? 176 : 144);
   StoreHalf(max_scale / 63, b);
   StoreHalf(max_min / 63, b + 2);
@@ -131,15 +178,15 @@ void Affines(const float* x, bool five, std::byte* b) {
 }
 
 // Q6_K: sixteen sub-blocks of 16 with 8-bit scales.
-void Symmetric(const float* x, std::byte* b) {
+void Symmetric(const float* x, const float* w, std::byte* b) {
   float fit[16];
   float extreme = 0;
   for (size_t s = 0; s < 16; ++s) {
-    fit[s] = FitSymmetric(x + 16 * s);
+    fit[s] = FitSymmetric(x + 16 * s, w + 16 * s, 32, 0.1f);
     if (std::fabs(fit[s]) > std::fabs(extreme)) extreme = fit[s];
   }
   std::memset(b, 0, 210);
-  const float d = Rounded(extreme / -128);
+  const float d = RoundedToHalf(extreme / -128);
   StoreHalf(extreme / -128, b + 208);
   if (d == 0) return;
   for (size_t s = 0; s < 16; ++s) {
@@ -158,12 +205,17 @@ void Symmetric(const float* x, std::byte* b) {
 
 }  // namespace
 
-bool QuantizeKBlock(DType type, const float* x, std::byte* block) {
+bool QuantizeKBlock(DType type, const float* x, const float* importance, std::byte* block) {
   static_assert(kBlock == 256);
+  float ones[kBlock];
+  std::fill_n(ones, importance == nullptr ? kBlock : 0, 1.0f);
+  const float* w = importance == nullptr ? ones : importance;
   switch (type) {
-    case DType::kQ4_K: Affines(x, false, block); return true;
-    case DType::kQ5_K: Affines(x, true, block); return true;
-    case DType::kQ6_K: Symmetric(x, block); return true;
+    case DType::kQ2_K: AffinesOf2Bits(x, w, block); return true;
+    case DType::kQ3_K: SymmetricOf3Bits(x, w, block); return true;
+    case DType::kQ4_K: Affines(x, w, false, block); return true;
+    case DType::kQ5_K: Affines(x, w, true, block); return true;
+    case DType::kQ6_K: Symmetric(x, w, block); return true;
     default: return false;
   }
 }

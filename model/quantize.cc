@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <thread>
 
 #include "absl/strings/ascii.h"
@@ -14,33 +15,59 @@
 #include "model/gguf_writer.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
+#include "model/text_pattern.h"
 
 namespace gyre {
 namespace {
 
+// Types of the tensors that decide more than others; all layers have them, or (in_part) some layers only.
+struct Finer {
+  DType values, down;  // attn_v, ffn_down
+  bool in_part = false;
+  DType output;  // attn_output, in all layers
+};
 struct Mix {
   const char* name;
   DType base;
-  DType finer;         // type of attn_v, ffn_down and the output matrix
-  bool in_part;        // `finer` in some layers only (_M), else in none (_S)
+  DType head;  // the output matrix
+  Finer finer;
   uint32_t file_type;  // general.file_type
 };
 
+constexpr Finer AllOf(DType type) { return {type, type, false, type}; }
+constexpr Finer InPart(DType base, DType finer) { return {finer, finer, true, base}; }
+
 constexpr Mix kMixes[] = {
-    {"F32", DType::kF32, DType::kF32, false, 0},       {"F16", DType::kF16, DType::kF16, false, 1},
-    {"BF16", DType::kBF16, DType::kBF16, false, 32},   {"Q8_0", DType::kQ8_0, DType::kQ8_0, false, 7},
-    {"Q4_0", DType::kQ4_0, DType::kQ6_K, false, 2},    {"Q4_1", DType::kQ4_1, DType::kQ6_K, false, 3},
-    {"Q5_0", DType::kQ5_0, DType::kQ6_K, false, 8},    {"Q5_1", DType::kQ5_1, DType::kQ6_K, false, 9},
-    {"Q4_K_S", DType::kQ4_K, DType::kQ6_K, false, 14}, {"Q4_K_M", DType::kQ4_K, DType::kQ6_K, true, 15},
-    {"Q5_K_S", DType::kQ5_K, DType::kQ6_K, false, 16}, {"Q5_K_M", DType::kQ5_K, DType::kQ6_K, true, 17},
-    {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
+    {"F32", DType::kF32, DType::kF32, AllOf(DType::kF32), 0},
+    {"F16", DType::kF16, DType::kF16, AllOf(DType::kF16), 1},
+    {"BF16", DType::kBF16, DType::kBF16, AllOf(DType::kBF16), 32},
+    {"Q8_0", DType::kQ8_0, DType::kQ8_0, AllOf(DType::kQ8_0), 7},
+    {"Q4_0", DType::kQ4_0, DType::kQ6_K, AllOf(DType::kQ4_0), 2},
+    {"Q4_1", DType::kQ4_1, DType::kQ6_K, AllOf(DType::kQ4_1), 3},
+    {"Q5_0", DType::kQ5_0, DType::kQ6_K, AllOf(DType::kQ5_0), 8},
+    {"Q5_1", DType::kQ5_1, DType::kQ6_K, AllOf(DType::kQ5_1), 9},
+    {"Q2_K", DType::kQ2_K, DType::kQ6_K, {DType::kQ4_K, DType::kQ3_K, false, DType::kQ3_K}, 10},
+    {"Q3_K_S", DType::kQ3_K, DType::kQ6_K, AllOf(DType::kQ3_K), 11},
+    {"Q3_K_M", DType::kQ3_K, DType::kQ6_K, {DType::kQ4_K, DType::kQ4_K, true, DType::kQ4_K}, 12},
+    {"Q3_K_L", DType::kQ3_K, DType::kQ6_K, AllOf(DType::kQ5_K), 13},
+    {"Q4_K_S", DType::kQ4_K, DType::kQ6_K, AllOf(DType::kQ4_K), 14},
+    {"Q4_K_M", DType::kQ4_K, DType::kQ6_K, InPart(DType::kQ4_K, DType::kQ6_K), 15},
+    {"Q5_K_S", DType::kQ5_K, DType::kQ6_K, AllOf(DType::kQ5_K), 16},
+    {"Q5_K_M", DType::kQ5_K, DType::kQ6_K, InPart(DType::kQ5_K, DType::kQ6_K), 17},
+    {"Q6_K", DType::kQ6_K, DType::kQ6_K, AllOf(DType::kQ6_K), 18},
+    {"IQ4_NL", DType::kIQ4_NL, DType::kQ6_K, AllOf(DType::kIQ4_NL), 25},
+    {"IQ4_XS", DType::kIQ4_XS, DType::kQ6_K, AllOf(DType::kIQ4_XS), 30},
+    {"TQ2_0", DType::kTQ2_0, DType::kQ6_K, AllOf(DType::kTQ2_0), 37},
+    {"MXFP4", DType::kMXFP4, DType::kQ8_0, AllOf(DType::kMXFP4), 38},
+    {"NVFP4", DType::kNVFP4, DType::kQ8_0, AllOf(DType::kNVFP4), 39},
+    {"Q1_0", DType::kQ1_0, DType::kQ6_K, AllOf(DType::kQ1_0), 40},
+    {"Q2_0", DType::kQ2_0, DType::kQ6_K, AllOf(DType::kQ2_0), 41},
 };
 
 // The numbers of mixes that others make.
 constexpr std::pair<int64_t, const char*> kOtherFileTypes[] = {
-    {10, "Q2_K"},   {11, "Q3_K_S"},  {12, "Q3_K_M"}, {13, "Q3_K_L"}, {19, "IQ2_XXS"}, {20, "IQ2_XS"}, {21, "Q2_K_S"},
-    {22, "IQ3_XS"}, {23, "IQ3_XXS"}, {24, "IQ1_S"},  {25, "IQ4_NL"}, {26, "IQ3_S"},   {27, "IQ3_M"},  {28, "IQ2_S"},
-    {29, "IQ2_M"},  {30, "IQ4_XS"},  {31, "IQ1_M"},  {36, "TQ1_0"},  {37, "TQ2_0"},   {38, "MXFP4"},
+    {19, "IQ2_XXS"}, {20, "IQ2_XS"}, {21, "Q2_K_S"}, {22, "IQ3_XS"}, {23, "IQ3_XXS"}, {24, "IQ1_S"},
+    {26, "IQ3_S"},   {27, "IQ3_M"},  {28, "IQ2_S"},  {29, "IQ2_M"},  {31, "IQ1_M"},   {36, "TQ1_0"},
 };
 
 // Upper and lower case are equal.
@@ -64,7 +91,7 @@ int LayerOf(const std::string& name) {
 }
 
 // llama.cpp's choice of the layers that matter most: the first and the last eighth, and every third between.
-bool Finer(int layer, int layers) {
+bool IsFiner(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
@@ -80,22 +107,39 @@ bool Stays(const std::string& name) {
 
 bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
 
-// `type`, or for rows that don't divide into its blocks of 256 the nearest type with blocks of 32, or else F16.
+// `type`, or for rows that don't divide into its blocks the nearest type with blocks of 32, or else F16.
 DType Fitting(DType type, const TensorView& t) {
   if (t.dims[0] % Info(type).block_elems == 0) return type;
-  const DType small = type == DType::kQ4_K   ? DType::kQ5_0
-                      : type == DType::kQ5_K ? DType::kQ5_1
-                      : type == DType::kQ6_K ? DType::kQ8_0
-                                             : type;
+  DType small = type;
+  switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_XS: small = DType::kIQ4_NL; break;
+    case DType::kQ4_K: small = DType::kQ5_0; break;
+    case DType::kQ5_K: small = DType::kQ5_1; break;
+    case DType::kQ6_K: small = DType::kQ8_0; break;
+    case DType::kNVFP4: small = DType::kMXFP4; break;
+    case DType::kTQ2_0:
+    case DType::kQ1_0:
+    case DType::kQ2_0: small = DType::kQ4_0; break;
+    default: break;
+  }
   return t.dims[0] % Info(small).block_elems == 0 ? small : DType::kF16;
+}
+
+// Whether a tensor of this name and shape may be quantized.
+bool MayChange(const std::string& name, const TensorView& t) {
+  return t.dims.size() >= 2 && Info(t.type).dequantizes && !Stays(name);
 }
 
 struct Error {
   double squared = 0, values = 0;
 };
 
-// Quantizes rows [begin, end) of k elements and returns the error.
-Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end, std::byte* out) {
+// Quantizes rows [begin, end) of k elements and returns the error. `importance`: of the columns, for `rows` rows of
+// each expert its own; or empty.
+Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end,
+              std::span<const float> importance, uint64_t rows, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);
   const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes,
@@ -103,7 +147,7 @@ Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint6
   for (uint64_t r = begin; r < end; ++r) {
     Dequantize(t.type, t.data + r * from, row.data(), k);
     std::byte* dst = out + (r - begin) * to;
-    Quantize(type, row.data(), dst, k);
+    Quantize(type, row.data(), dst, k, importance.empty() ? nullptr : importance.data() + r / rows * k);
     Dequantize(type, dst, back.data(), k);
     for (size_t i = 0; i < k; ++i) {
       const double v = static_cast<double>(row[i]), e = static_cast<double>(back[i]) - v;
@@ -112,6 +156,44 @@ Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint6
     }
   }
   return sum;
+}
+
+// --tensor-type: tensors whose name has the pattern get the type.
+struct TypeRule {
+  TextPattern pattern;
+  DType type;
+  bool Matches(const std::string& name) const {
+    TextPattern::Match match;
+    return pattern.Find(name, 0, &match);
+  }
+};
+StatusOr<std::vector<TypeRule>> ParseTypeRules(const std::vector<std::string>& texts) {
+  std::vector<TypeRule> rules;
+  for (const std::string& text : texts) {
+    const size_t at = text.rfind('=');
+    if (at == std::string::npos || at == 0)
+      return InvalidArgument("--tensor-type {}: PATTERN=TYPE is expected, as ffn_down=Q6_K", Printable(text));
+    const std::string name = absl::AsciiStrToUpper(text.substr(at + 1));
+    const DTypeInfo* info = FindDType(name);
+    std::vector<float> none(info == nullptr ? 0 : info->block_elems);
+    std::vector<std::byte> block(info == nullptr ? 0 : info->block_bytes);
+    if (info == nullptr || !Quantize(info->type, none.data(), block.data(), none.size()))
+      return InvalidArgument("--tensor-type {}: {} is no type that tensors can get here", Printable(text),
+                             Printable(name));
+    StatusOr<TextPattern> pattern = TextPattern::Compile(text.substr(0, at));
+    if (!pattern.ok()) return Annotate(pattern.status(), fmt::format("--tensor-type {}", Printable(text)));
+    rules.push_back({*std::move(pattern), info->type});
+  }
+  return rules;
+}
+
+// An importance matrix has a number for each column, or for each column of each expert.
+Status CheckImportance(const Importance& importance, const std::string& name, const TensorView& t) {
+  const size_t have = importance.Find(name).size();
+  if (have == 0) return absl::OkStatus();
+  const uint64_t columns = t.dims[0] * (t.dims.size() > 2 ? t.dims[2] : 1);
+  if (have == columns) return absl::OkStatus();
+  return InvalidArgument("the importance matrix has {} numbers for tensor {}, expected {}", have, name, columns);
 }
 
 std::string KnownTypes() { return absl::StrJoin(QuantizeTypes(), ", "); }
@@ -179,12 +261,15 @@ Status CheckQuantization(const Model& model, const std::string& wanted) {
 
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
   const Mix& mix = *FindMix(type);
-  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Stays(name)) return t.type;
+  if (!MayChange(name, t)) return t.type;
   const int layer = LayerOf(name);
   DType wanted = mix.base;
-  if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.finer;
-  if (mix.in_part && layer >= 0 && Finer(layer, layers) && (Contains(name, "attn_v.") || Contains(name, "ffn_down")))
-    wanted = mix.finer;
+  if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.head;
+  if (layer >= 0 && (!mix.finer.in_part || IsFiner(layer, layers))) {
+    if (Contains(name, "attn_v.")) wanted = mix.finer.values;
+    if (Contains(name, "ffn_down")) wanted = mix.finer.down;
+  }
+  if (layer >= 0 && Contains(name, "attn_output.")) wanted = mix.finer.output;
   return Fitting(wanted, t);
 }
 
@@ -193,6 +278,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   if (mix == nullptr) {
     return InvalidArgument("the type {} is not known, known are {}", Printable(o.type), KnownTypes());
   }
+  GYRE_ASSIGN_OR_RETURN(const std::vector<TypeRule> rules, ParseTypeRules(o.tensor_types));
   GYRE_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(in));
   StatusOr<Gguf> parsed = Gguf::Parse(file->bytes());
   if (!parsed.ok()) return Annotate(parsed.status(), in);
@@ -210,15 +296,21 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   std::vector<DType> types;
   uint64_t total = 0;
   for (const auto& [name, t] : order) {
-    const DType type = TypeFor(o.type, name, *t, layers, tied);
+    DType type = TypeFor(o.type, name, *t, layers, tied);
+    for (const TypeRule& rule : rules) {
+      if (MayChange(name, *t) && rule.Matches(name)) {
+        type = Fitting(rule.type, *t);
+        break;
+      }
+    }
+    GYRE_RETURN_IF_ERROR(CheckImportance(o.importance, name, *t));
     if (type != t->type && !IsFloat(t->type) && !o.requantize) {
       return InvalidArgument(
           "{}: tensor {} is {} already; --requantize quantizes it again, and quality already lost is not recovered", in,
           name, Info(t->type).name);
     }
-    if (type != t->type && Info(mix->base).block_elems == 256 && Info(type).block_elems != 256) {
+    if (type != t->type && Info(mix->base).block_elems > 32 && t->dims[0] % Info(mix->base).block_elems != 0)
       ++report.fallbacks[type];
-    }
     types.push_back(type);
     total += t->bytes;
   }
@@ -248,6 +340,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
       report.bytes_after += t.bytes;
     } else {
       const uint64_t k = t.dims[0];
+      const std::span<const float> importance = o.importance.Find(order[i].first);
+      report.with_importance += importance.empty() ? 0 : 1;
       uint64_t rows = 1;
       for (size_t d = 1; d < t.dims.size(); ++d) rows *= t.dims[d];
       const uint64_t row_bytes = k / Info(types[i]).block_elems * Info(types[i]).block_bytes;
@@ -260,7 +354,10 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
         OnThreads(threads, [&](bool) {
           for (uint64_t w = next++; w < threads; w = next++) {
             const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
-            if (from < to) errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes);
+            if (from < to) {
+              errors[w] =
+                  Convert(t, types[i], k, from, to, importance, t.dims[1], bytes.data() + (from - at) * row_bytes);
+            }
           }
         });
         for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;

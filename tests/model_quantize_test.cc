@@ -72,8 +72,19 @@ TEST(QuantizeTest, OddBlocksSurvive) {
   blocks.push_back(Bell(256));
   for (float& v : blocks.back()) v = std::fabs(v) + 1;
   for (const auto& x : blocks) {
-    for (DType type : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
-      std::vector<std::byte> bytes(Info(type).block_bytes);
+    // Beside each type the largest error as a part of the largest value.
+    for (const auto& [type, part] : std::map<DType, double>{{DType::kQ2_K, 0.5},
+                                                            {DType::kQ3_K, 0.3},
+                                                            {DType::kQ4_K, 0.12},
+                                                            {DType::kQ5_K, 0.12},
+                                                            {DType::kQ6_K, 0.12},
+                                                            {DType::kIQ4_NL, 0.15},
+                                                            {DType::kIQ4_XS, 0.2},
+                                                            {DType::kMXFP4, 0.34},
+                                                            {DType::kTQ2_0, 1.01},
+                                                            {DType::kQ1_0, 1.01},
+                                                            {DType::kQ2_0, 1.01}}) {
+      std::vector<std::byte> bytes(256 / Info(type).block_elems * Info(type).block_bytes);
       ASSERT_TRUE(Quantize(type, x.data(), bytes.data(), 256));
       std::vector<float> y(256);
       Dequantize(type, bytes.data(), y.data(), 256);
@@ -81,10 +92,46 @@ TEST(QuantizeTest, OddBlocksSurvive) {
       for (float v : x) largest = std::max(largest, std::fabs(v));
       for (size_t i = 0; i < 256; ++i) {
         EXPECT_TRUE(std::isfinite(y[i]));
-        EXPECT_NEAR(y[i], x[i], 0.12 * static_cast<double>(largest) + 1e-7) << Info(type).name << " " << i;
+        EXPECT_NEAR(y[i], x[i], part * static_cast<double>(largest) + 1e-7) << Info(type).name << " " << i;
       }
     }
   }
+}
+
+// Ternary weights survive, and a bell's error is what its bits allow.
+TEST(QuantizeTest, FewLevelsKeepWhatTheyCan) {
+  std::vector<float> x(256);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.5f * static_cast<float>(static_cast<int>(i * 7 % 3) - 1);
+  for (const DType type : {DType::kTQ2_0, DType::kQ2_0}) EXPECT_EQ(RelativeError(type, x), 0) << Info(type).name;
+  const std::vector<float> bell = Bell(256 * 64);
+  // The best quantizers of a normal distribution (Lloyd, Max) have errors of 0.603, 0.436 and 0.343 with 2, 3 and 4
+  // levels.
+  EXPECT_NEAR(RelativeError(DType::kQ1_0, bell), 0.603, 0.02);
+  EXPECT_NEAR(RelativeError(DType::kTQ2_0, bell), 0.436, 0.02);
+  EXPECT_LT(RelativeError(DType::kQ2_K, bell), 0.343);
+  EXPECT_LT(RelativeError(DType::kQ3_K, bell), 0.18);
+  EXPECT_LT(RelativeError(DType::kIQ4_XS, bell), 0.085);
+  EXPECT_LT(RelativeError(DType::kIQ4_NL, bell), 0.085);
+  EXPECT_LT(RelativeError(DType::kMXFP4, bell), 0.125);
+}
+
+// What counts more is kept better.
+TEST(QuantizeTest, ImportanceMovesTheError) {
+  const std::vector<float> x = Bell(256);
+  std::vector<float> importance(256, 1.0f);
+  for (size_t i = 0; i < 256; i += 4) importance[i] = 100;
+  const auto error = [&](DType type, const float* weights) {
+    std::vector<std::byte> bytes(256 / Info(type).block_elems * Info(type).block_bytes);
+    EXPECT_TRUE(Quantize(type, x.data(), bytes.data(), 256, weights));
+    std::vector<float> y(256);
+    Dequantize(type, bytes.data(), y.data(), 256);
+    double sum = 0;
+    for (size_t i = 0; i < 256; ++i)
+      sum += static_cast<double>(importance[i]) * std::pow(static_cast<double>(y[i] - x[i]), 2);
+    return sum;
+  };
+  for (const DType type : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kIQ4_XS, DType::kIQ4_NL, DType::kQ2_0})
+    EXPECT_LT(error(type, importance.data()), 0.99 * error(type, nullptr)) << Info(type).name;
 }
 
 class QuantizeFileTest : public ::testing::Test {
@@ -118,6 +165,62 @@ class QuantizeFileTest : public ::testing::Test {
   }
   std::string folder_;
 };
+
+TEST_F(QuantizeFileTest, ATensorsTypeAndAnImportanceMatrix) {
+  ImportanceSums sums;
+  std::vector<float> x(256, 0.1f);
+  x[3] = 5;
+  sums.Add("blk.0.attn_q.weight", 0, 1, x.data(), 1, 256);
+  ASSERT_TRUE(sums.Write(Path("matrix.gguf"), {}, "text", 512, 1).ok());
+  const StatusOr<Importance> importance = Importance::Load(Path("matrix.gguf"));
+  ASSERT_TRUE(importance.ok()) << importance.status();
+  ASSERT_EQ(importance->Find("blk.0.attn_q.weight").size(), 256u);
+  EXPECT_FLOAT_EQ(importance->Find("blk.0.attn_q.weight")[3], 25);
+  EXPECT_TRUE(importance->Find("blk.1.attn_q.weight").empty());
+  const auto report = QuantizeFile(Path("in.gguf"), Path("out.gguf"),
+                                   {.type = "Q2_K",
+                                    .threads = 2,
+                                    .tensor_types = {"blk\\.0\\.ffn_(up|gate)=q8_0", "ffn_up=Q5_K"},
+                                    .importance = *importance});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->with_importance, 1);
+  const auto model = OpenModel(Path("out.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kUp).type, DType::kQ8_0);
+  EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kUp).type, DType::kQ5_K);
+  EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kGate).type, DType::kQ2_K);
+  for (const char* wrong : {"ffn_up", "ffn_up=Q9_K", "=Q8_0", "(=Q8_0", "ffn_up=IQ2_XS"}) {
+    const auto refused = QuantizeFile(Path("in.gguf"), Path("out2.gguf"), {.type = "Q2_K", .tensor_types = {wrong}});
+    EXPECT_THAT(refused.status().message(), HasSubstr("--tensor-type")) << wrong;
+  }
+  // A matrix of another model.
+  ImportanceSums other;
+  other.Add("blk.0.attn_q.weight", 0, 1, x.data(), 1, 128);
+  ASSERT_TRUE(other.Write(Path("other.gguf"), {}, "text", 512, 1).ok());
+  const auto refused = QuantizeFile(Path("in.gguf"), Path("out2.gguf"),
+                                    {.type = "Q2_K", .importance = *Importance::Load(Path("other.gguf"))});
+  EXPECT_THAT(refused.status().message(), HasSubstr("expected 256"));
+}
+
+TEST_F(QuantizeFileTest, TheOlderFormOfImportanceMatrices) {
+  std::string dat;
+  const auto number = [&](int32_t v) { dat.append(reinterpret_cast<const char*>(&v), sizeof v); };
+  const std::string name = "blk.0.attn_q.weight";
+  number(1);
+  number(static_cast<int32_t>(name.size()));
+  dat += name;
+  number(4);  // times
+  number(2);
+  for (const float v : {8.0f, 2.0f}) dat.append(reinterpret_cast<const char*>(&v), sizeof v);
+  std::ofstream(Path("old.dat"), std::ios::binary) << dat;
+  const StatusOr<Importance> importance = Importance::Load(Path("old.dat"));
+  ASSERT_TRUE(importance.ok()) << importance.status();
+  EXPECT_THAT(importance->Find(name), ::testing::ElementsAre(2.0f, 0.5f));
+  for (size_t cut = 0; cut < dat.size(); ++cut) {
+    std::ofstream(Path("cut.dat"), std::ios::binary) << dat.substr(0, cut);
+    EXPECT_FALSE(Importance::Load(Path("cut.dat")).ok()) << cut;
+  }
+}
 
 TEST_F(QuantizeFileTest, EveryTypeGivesAModelOfThatType) {
   for (const std::string& type : QuantizeTypes()) {

@@ -19,6 +19,7 @@
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/products/tile_product.h"
 #include "kernels/host_backend.h"
+#include "kernels/observe.h"
 
 namespace gyre::cpu {
 namespace {
@@ -47,6 +48,9 @@ class CpuBackend : public HostBackend {
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
     quantized_.Clear();
     rows_packed_ = false;
+    if (const ProductObserver& observe = TheProductObserver()) {
+      for (const Product& p : products) observe(static_cast<const CpuWeight&>(p.w).source, x, rows);
+    }
     if (Joins(rows, products, arithmetic)) return MatMulTogether(x, rows, products);
     bool tiled = false;
     for (const Product& p : products) {
@@ -109,7 +113,7 @@ class CpuBackend : public HostBackend {
     const auto by_tiles = [&](const CpuWeight& one) {
       return ChooseProduct(ops_, one, rows, arithmetic) == ProductKernel::kTiles;
     };
-    if (by_tiles(gate) && by_tiles(up) && by_tiles(down)) {
+    if (!TheProductObserver() && by_tiles(gate) && by_tiles(up) && by_tiles(down)) {
       tile_product_->SetRows(x, rows, gate.k);
       tile_product_->GatedLinearUnit(gate, up, act);
       return tile_product_->Multiply(down, out, add);
@@ -123,7 +127,8 @@ class CpuBackend : public HostBackend {
   }
 
   void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override {
-    if (!ExpertProducts::Supports(ops_, runs, mixture)) return HostBackend::MixExperts(x, runs, mixture, out);
+    if (TheProductObserver() || !ExpertProducts::Supports(ops_, runs, mixture))
+      return HostBackend::MixExperts(x, runs, mixture, out);
     size_t rows = 0;
     for (const RowRun& run : runs) rows += run.rows;
     experts_.Run(x, rows, mixture, out);
@@ -291,7 +296,6 @@ class CpuBackend : public HostBackend {
     switch (kernel) {
       case ProductKernel::kTiles: return;  // by TileProduct
       case ProductKernel::kPanels: return MatMulPanels(x, rows, w, ns, out);
-      case ProductKernel::kCodebook: return MatMulLowBit(x, rows, w, ns, out);
       case ProductKernel::kFloatPanels: return MatMulFloatPanels(x, rows, w, ns, out);
       case ProductKernel::kFloatRows: return MatMulFloatRows(x, rows, w, ns, out);
       case ProductKernel::kFp8Rows: return MatMulFp8Rows(x, rows, w, ns, out);
@@ -340,23 +344,6 @@ class CpuBackend : public HostBackend {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.data() + begin * w.panel_bytes, end - begin, columns,
                       out + begin * kPanel, w.n, ops_.streams);
-    });
-  }
-
-  // Each thread expands two panels at a time from the file's bytes, in the second-level cache, so that memory holds no
-  // more than the file.
-  void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const Quantized quantized = QuantizeRows(x, rows, w);
-    const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
-    std::byte* scratch = low_bit_.EnsureCapacity(2 * w.panel_bytes *
-                                                 Size(threads()));  // here, as nothing may throw in a parallel region
-    team_.For(PanelCount(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
-      std::byte* panels = scratch + 2 * w.panel_bytes * thread;
-      for (size_t p = begin; p < end; p += 2) {
-        ExpandPanels(w, p, panels);
-        ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel),
-                        out + p * kPanel, w.n, ops_.streams);
-      }
     });
   }
 
@@ -452,7 +439,6 @@ class CpuBackend : public HostBackend {
   JointProducts together_;
   Buffer gated_;                            // outputs of gate and up
   Buffer sums_;                             // a product that is then added to the output
-  Buffer low_bit_;                          // two panels per thread
   Buffer expanded_;                         // dequantized columns, per thread
   Buffer row_panels_, gemm_scratch_;        // x packed for FloatGemm; scratch per thread
   bool rows_packed_ = false;                // in this MatMul

@@ -17,11 +17,11 @@
 namespace gyre::testing {
 
 inline constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kDecode, Arithmetic::kPrefill};
-inline constexpr DType kTypes[] = {DType::kF32,   DType::kF16,     DType::kBF16,  DType::kQ8_0,    DType::kQ4_0,
-                                   DType::kQ4_1,  DType::kQ5_0,    DType::kQ5_1,  DType::kQ2_K,    DType::kQ3_K,
-                                   DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,  DType::kIQ4_NL,  DType::kIQ4_XS,
-                                   DType::kMXFP4, DType::kIQ1_S,   DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS,
-                                   DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S, DType::kTQ1_0,   DType::kTQ2_0};
+inline constexpr DType kTypes[] = {
+    DType::kF32,     DType::kF16,   DType::kBF16,  DType::kQ8_0,  DType::kQ4_0,    DType::kQ4_1,   DType::kQ5_0,
+    DType::kQ5_1,    DType::kQ2_K,  DType::kQ3_K,  DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,   DType::kIQ4_NL,
+    DType::kIQ4_XS,  DType::kMXFP4, DType::kIQ1_S, DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS, DType::kIQ2_S,
+    DType::kIQ3_XXS, DType::kIQ3_S, DType::kTQ1_0, DType::kTQ2_0, DType::kNVFP4,   DType::kQ1_0,   DType::kQ2_0};
 // Whether products of the type are sums of integers.
 inline bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
 
@@ -42,6 +42,8 @@ inline Codes CodesOf(DType type) {
     case DType::kQ8_0:
     case DType::kQ4_0:
     case DType::kQ5_0:
+    case DType::kQ1_0:
+    case DType::kQ2_0:
     case DType::kIQ4_NL:
     case DType::kIQ4_XS:
     case DType::kIQ1_S:

@@ -173,8 +173,8 @@ struct IsaOps {
     size_t group;
     bool wide;
   };
-  Layout LayoutOf(size_t rows, size_t bits, bool is_signed) const {
-    if (rows >= tile_rows_from && bits == 8) return {kTileRows, false};
+  Layout LayoutOf(size_t rows, bool int8_tiles, bool is_signed) const {
+    if (rows >= tile_rows_from && int8_tiles) return {kTileRows, false};
     if (rows >= wide_rows_from && is_signed) return {kRowGroup, true};
     return {rows < row_group ? rows : row_group, false};
   }
@@ -186,6 +186,10 @@ const IsaOps* AvxVnniOps();
 const IsaOps* Avx512Ops();
 // IsaOps::dot_fp8 for processors that also have AVX-512 VBMI.
 void DotFp8Vbmi(const float* x, size_t rows, const Fp8Matrix& w, size_t n, size_t k, float* out, size_t ldo);
+// Unpacks units [begin, end) of a panel whose type is unpacked first to units of UnpackedOf (bytes, f32 scales), and
+// prefetches as many units from `next` on. For processors that also have AVX-512 VBMI.
+using UnpackUnits = void (*)(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to);
+UnpackUnits UnpackUnitsVbmi(PanelType type);
 const IsaOps* Avx512VnniOps();
 const IsaOps* AmxOps();
 const IsaOps* AmxEmulatedOps();

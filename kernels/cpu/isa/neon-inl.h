@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/codes.h"
+#include "kernels/cpu/products/books.h"
 #include "kernels/cpu/attention/attention_kernels-inl.h"
 #include "kernels/cpu/products/float_gemm-inl.h"
 #include "kernels/cpu/isa/float_kernels-inl.h"
@@ -86,6 +87,92 @@ int8x16_t Codes(const std::byte* block) {
   }
 }
 
+template <typename T>
+T LoadBits(const std::byte* p) {
+  T v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+// Bytes of ones where the bit is set, the first byte for the lowest bit.
+uint8x16_t BytesOfBits(unsigned bits) {
+  const uint8x16_t both =
+      vcombine_u8(vdup_n_u8(static_cast<uint8_t>(bits)), vdup_n_u8(static_cast<uint8_t>(bits >> 8)));
+  return vtstq_u8(both, vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201)));
+}
+
+// Which weights of group g are negative, of four columns from `column` on; `signs` has all of a block.
+template <typename L, size_t g>
+unsigned SignsOf(const std::byte* signs, size_t column) {
+  auto word = [&](size_t i) { return unsigned{LoadBits<uint16_t>(signs + 8 * i + column / 2)}; };
+  if constexpr (L::kSigns == BookSigns::kAll) return word(g);
+  constexpr size_t m = g / 2;
+  if constexpr (g % 2 == 0) return word(m);
+  unsigned second = word(4 + (m < 3 ? m : 0)) & 0x7777;
+  if constexpr (m == 3) second = (word(4) >> 3 & 0x1111) | (word(5) >> 2 & 0x2222) | (word(6) >> 1 & 0x4444);
+  unsigned odd = word(m) ^ second;
+  odd ^= odd >> 1;
+  odd ^= odd >> 2;
+  return second | (odd & 0x1111) << 3;
+}
+
+// Group g of block b of a codebook type for four columns from `column` on.
+template <typename L, size_t g>
+int8x16_t BookGroup(const std::byte* unit, size_t column, size_t b) {
+  const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
+  const auto* points = PointsOf<L>();
+  constexpr size_t m = L::kCoordinates == 8 ? g / 2 : g;
+  uint32_t fours[4];
+  for (size_t c = 0; c < 4; ++c) {
+    const size_t place = BookPlace<L::kCoordinates>(column + c, m);
+    unsigned index = static_cast<uint8_t>(block[place]);
+    for (size_t h = 0; h < L::kHighBits; ++h) {
+      const auto high = static_cast<unsigned>(block[L::kHighAt + h * L::kIndexBytes / 8 + place / 8]);
+      index |= (high >> place % 8 & 1) << (8 + h);
+    }
+    fours[c] = static_cast<uint32_t>(uint64_t{points[index]} >> (L::kCoordinates == 8 && g % 2 == 1 ? 32 : 0));
+  }
+  const uint8x16_t values = vreinterpretq_u8_u32(vld1q_u32(fours));
+  const std::byte* signs = block + L::kSignsAt;
+  if constexpr (L::kSigns == BookSigns::kShift || L::kSigns == BookSigns::kNone) {
+    uint32_t shifts[4];
+    for (size_t c = 0; c < 4; ++c) {
+      const size_t at = column + c;
+      const unsigned down = L::kSigns == BookSigns::kShift
+                                ? static_cast<unsigned>(signs[2 * (g / 2) + at / 8]) >> at % 8
+                                : static_cast<unsigned>(unit[L::kNibbles + b / 2 * kPanel + at]) >> (3 + b % 2 * 4);
+      shifts[c] = (down & 1) != 0 ? 0xFFFFFFFF : 0x01010101;
+    }
+    const uint8x16_t shifted = vaddq_u8(values, vreinterpretq_u8_u32(vld1q_u32(shifts)));
+    return vreinterpretq_s8_u8(veorq_u8(shifted, vdupq_n_u8(0x80)));
+  } else {
+    const uint8x16_t negative = BytesOfBits(SignsOf<L, g>(signs, column));
+    return vreinterpretq_s8_u8(vsubq_u8(veorq_u8(values, negative), negative));
+  }
+}
+
+// Group g of block b for four columns from `column` on.
+template <typename L, size_t g>
+int8x16_t GroupCodes(const std::byte* unit, size_t column, size_t b) {
+  const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
+  if constexpr (L::kBook) {
+    return BookGroup<L, g>(unit, column, b);
+  } else if constexpr (L::kTernary) {
+    constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+    const size_t slot = 8 * b + g;
+    const uint8x16_t fraction =
+        vmulq_u8(vld1q_u8(Bytes(unit + L::kHeader + slot % kTernaryVectors * kGroup + column * 4)),
+                 vdupq_n_u8(kPowers[slot / kTernaryVectors]));
+    const uint8x16_t reached =
+        vaddq_u8(vcgeq_u8(fraction, vdupq_n_u8(86)), vcgeq_u8(fraction, vdupq_n_u8(171)));  // 0, -1 or -2
+    return vnegq_s8(vreinterpretq_s8_u8(reached));
+  } else if constexpr (L::kBinary) {
+    const uint8x16_t bits = BytesOfBits(LoadBits<uint16_t>(block + g * kGroup / 8 + column / 2));
+    return vreinterpretq_s8_u8(vandq_u8(bits, vdupq_n_u8(2)));
+  } else {
+    return Codes<L, g>(block + column * 4);
+  }
+}
+
 float32x4_t Halves(const std::byte* p) {
   uint16x4_t v;
   __builtin_memcpy(&v, p, sizeof v);
@@ -105,6 +192,23 @@ float32x4_t Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
     float32x4_t v;
     __builtin_memcpy(&v, unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4, sizeof v);
     return v;
+  }
+  if constexpr (L::kBook) {
+    const size_t at = L::kScalesPerBlock * b + s;
+    const uint32x4_t both = UnsignedBytes(unit + L::kNibbles + at / 2 * kPanel + first);
+    const uint32x4_t nibbles =
+        vandq_u32(at % 2 == 0 ? both : vshrq_n_u32(both, 4), vdupq_n_u32(L::kType == PanelType::kIq1S ? 7 : 15));
+    const float32x4_t steps = vcvtq_f32_u32(vorrq_u32(vshlq_n_u32(nibbles, 1), vdupq_n_u32(1)));
+    return vmulq_f32(vmulq_n_f32(Halves(unit + first * 2), L::kBookUnit), steps);
+  }
+  if constexpr (L::kOneScale) return Halves(unit + first * 2);
+  if constexpr (L::kByteScale) {
+    const uint32x4_t bits = UnsignedBytes(unit + (b * L::kScalesPerBlock + s) * kPanel + first);
+    if constexpr (L::kType == PanelType::kNvFp4) {  // shifted by 7 bits, an E4M3 is the f16 of its value / 256
+      const uint16x4_t halves = vmovn_u32(vshlq_n_u32(bits, 7));
+      return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(halves)), 128);
+    }
+    return vmulq_n_f32(vreinterpretq_f32_u32(vmaxq_u32(vshlq_n_u32(bits, 23), vdupq_n_u32(0x400000))), 0.5f);
   }
   if constexpr (!L::kSuper) return Halves(unit + (b * kPanel + first) * 2);
   const std::byte* bytes = unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first;
@@ -137,7 +241,6 @@ template <typename L, size_t R, size_t C>
   for (size_t u = begin; u < end; ++u) {
     const std::byte* unit = w + u * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
-      const std::byte* block = unit + L::kHeader + b * L::kBlockBytes + first * 4;
       Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
         int32x4_t dots[R][C];
         for (size_t r = 0; r < R; ++r) {
@@ -146,7 +249,7 @@ template <typename L, size_t R, size_t C>
         }
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           int8x16_t codes[C];
-          for (size_t c = 0; c < C; ++c) codes[c] = Codes<L, g()>(block + 16 * c);
+          for (size_t c = 0; c < C; ++c) codes[c] = GroupCodes<L, g()>(unit, first + 4 * c, b);
           for (size_t r = 0; r < R; ++r) {
             int32_t four;
             __builtin_memcpy(&four, q + r * kBlock + 4 * g(), 4);

@@ -87,33 +87,35 @@ constexpr bool kEveryShape = true;
 constexpr int kHalves = 2, kUnrolled = 16;
 #endif
 
-// For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
-// kSlice panels, which are separate streams in different pages.
 constexpr size_t kSlice = 4;
+// For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
+// kSlice panels, which are separate streams in different pages. Blocks [begin, end), the first of which is at w; later
+// ones than the first are added to `out`.
 template <typename L, size_t R>
 void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns,
-                size_t ahead, float* out, size_t ldo) {
+                size_t ahead, size_t begin, size_t end, float* out, size_t ldo) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 sum[2 * kSlice][R];
-  for (auto& half : sum) LoadSums(out, ldo, 0, true, half);
-  size_t at = x.At(row, 0);
-  for (size_t u = 0; u < x.blocks / L::kBlocks; ++u) {
+  for (size_t half = 0; half < 2 * kSlice; ++half)
+    LoadSums(out + 8 * half, ldo, half < 2 * panels ? Columns(8 * half, columns) : 0, begin == 0, sum[half]);
+  size_t at = x.At(row, begin);
+  for (size_t u = 0; u < (end - begin) / L::kBlocks; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, at += x.group) {
       const int8_t* q = x.q + at * kBlock;
       for (size_t p = 0; p < panels; ++p) {
         const std::byte* unit = w + p * stride + u * L::kUnitBytes;
-        for (size_t line = 0; line < L::kBlockBytes; line += 64)
+        for (size_t line = 0; ahead > 0 && line < L::kBlockBytes; line += 64)
           __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + ahead);
 #pragma GCC unroll kHalves
         for (size_t half = 0; half < 2; ++half) {
           const size_t first = 8 * half;
-          const std::byte* block = unit + L::kHeader + b * L::kBlockBytes + first * 4;
+          const BlockCodes<L> all(unit, first, b);
           Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
             __m256i dots[R], words[R];
             for (size_t r = 0; r < R; ++r) dots[r] = Offset<L>(x, at + r, s());
             Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
-              const __m256i codes = Codes<L>(block, g());
+              const __m256i codes = all.template Group<g()>();
               if constexpr (kVnni) {
                 for (size_t r = 0; r < R; ++r) dots[r] = AddDots(dots[r], codes, Four(q + r * kBlock + 4 * g()));
                 return;

@@ -26,15 +26,13 @@ struct Widened {
 void Store256(std::byte* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), v); }
 
 // Unpacks units [begin, end) of a panel: for each group of four positions the bytes of 16 columns, or the even and then
-// the odd ones as 16-bit numbers.
-template <typename L>
+// the odd ones as 16-bit numbers. Where U has bytes, those of signed numbers have 128 added.
+template <typename L, typename U>
 void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
-  using U = Unpacked<L>;
   auto put = [](std::byte* at, __m256 v) { _mm256_store_ps(reinterpret_cast<float*>(at), v); };
   for (size_t u = begin; u < end; ++u) {
     const std::byte* unit = panel + u * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
-      const size_t at = L::kHeader + b * L::kBlockBytes;
       for (size_t first = 0; first < kPanel; first += 8) {
         for (size_t s = 0; s < L::kScalesPerBlock; ++s)
           put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
@@ -42,23 +40,38 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
         for (size_t s = 0; L::kHalfMin && s < 2; ++s)
           put(to + U::kMins + (s * kPanel + first) * 4, HalfMins<L>(unit, first, b, s));
       }
+      const BlockCodes<L> first_half(unit, 0, b), second_half(unit, 8, b);
       Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
-        const __m256i low = Codes<L>(unit + at, g()), high = Codes<L>(unit + at + 32, g());
+        const __m256i low = first_half.template Group<g()>(), high = second_half.template Group<g()>();
         std::byte* codes = to + U::kHeader + g() * U::kBlockBytes / 8;
-        if constexpr (kSigned<L>) {
+        if constexpr (U::kBits == 16) {
           const Widened first(low), second(high);
           Store256(codes, first.even);
           Store256(codes + 32, second.even);
           Store256(codes + 64, first.odd);
           Store256(codes + 96, second.odd);
         } else {
-          Store256(codes, low);
-          Store256(codes + 32, high);
+          const __m256i added = _mm256_set1_epi8(kSigned<L> ? -128 : 0);
+          Store256(codes, _mm256_xor_si256(low, added));
+          Store256(codes + 32, _mm256_xor_si256(high, added));
         }
       });
     }
   }
 }
+
+// Where ManyRows gets unpacked units from: panels of a layout, or of a type that is unpacked first.
+template <typename L>
+struct PanelSource {
+  static constexpr size_t unit_bytes = L::kUnitBytes;
+  static void unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
+    Unpack<L, Unpacked<L>>(panel, begin, end, to);
+  }
+};
+struct UnpackingSource {
+  size_t unit_bytes;
+  void (*unpack)(const std::byte* panel, size_t begin, size_t end, std::byte* to);
+};
 
 // Rows that pass over a segment together. Twice as many accumulators leave enough registers for codes and activations;
 // byte codes need as many again for 16-bit sums. Signed numbers take a group of x, and in the last group the rows that
@@ -249,12 +262,12 @@ constexpr size_t kRowBlock = 516;
 static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
 
 // Rows [from, to), at most kRowBlock, against up to kSlice panels.
-template <typename L>
-void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
-                   float* out, size_t ldo) {
+template <typename L, typename Source>
+void MultiplySlice(const Source& source, const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels,
+                   size_t columns, float* out, size_t ldo) {
   constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows,
                    kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
-  const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
+  const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * source.unit_bytes;
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
   // Sums wait here between segments, side by side: in `out` rows are often a power of two apart and would compete for
   // few cache sets.
@@ -270,8 +283,8 @@ void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* 
   };
   for (size_t begin = 0; begin < units; begin += segment) {
     const size_t end = begin + segment < units ? begin + segment : units;
-    for (size_t p = 0; p < panels; ++p) Unpack<L>(w + p * stride, begin, end, unpacked + p * kUnpacked);
-    const std::byte* next = end < units ? w + end * L::kUnitBytes : w + panels * stride;
+    for (size_t p = 0; p < panels; ++p) source.unpack(w + p * stride, begin, end, unpacked + p * kUnpacked);
+    const std::byte* next = end < units ? w + end * source.unit_bytes : w + panels * stride;
     for (size_t row = from; row < to; row += kTogether) {
       // Prefetches the output during the last segment, as these lines come from far.
       if (end == units) for_each_row(row, [](float* at, const float*, size_t) { __builtin_prefetch(at, 1); });
@@ -296,16 +309,16 @@ void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* 
 }
 
 // REQUIRES: for signed numbers x.wide in groups of kRowGroup; otherwise x.group == kRows and `rows` a multiple of it.
-template <typename L>
-void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
-              size_t ldo) {
-  const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
+template <typename L, typename Source>
+void ManyRows(const Source& source, const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns,
+              float* out, size_t ldo) {
+  const size_t stride = x.blocks / L::kBlocks * source.unit_bytes;
   // Few rows and one unpacked panel stay in the first-level cache; with many rows, several panels read x less often.
   const size_t slice = rows < 48 ? 1 : kSlice;
   for (size_t p = 0; p < panels; p += slice) {
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
-      MultiplySlice<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
+      MultiplySlice<L>(source, x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
                        columns < column ? 0 : columns - column, out + column, ldo);
     }
   }

@@ -3,8 +3,11 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "kernels/codes.h"
 #include "kernels/cpu/isa/common-inl.h"
+#include "kernels/cpu/products/avx2_books-inl.h"
 #include "kernels/cpu/products/panels.h"
 
 namespace gyre::cpu {
@@ -63,9 +66,59 @@ __m256i Codes(const std::byte* block, size_t g) {
   }
 }
 
+// The codes of one block for eight columns from `first` on, group by group.
+template <typename L>
+class BlockCodes {
+ public:
+  BlockCodes(const std::byte* unit, size_t first, size_t b) : unit_(unit), first_(first), b_(b) {
+    if constexpr (L::kBook) ExpandBook<L, kSigned<L>>(unit, first, b, book_.bytes, 32);
+  }
+  template <size_t g>
+  [[gnu::always_inline]] __m256i Group() const {
+    const std::byte* block = unit_ + L::kHeader + b_ * L::kBlockBytes;
+    if constexpr (L::kBook)
+      return Load256(book_.bytes + 32 * g);
+    else if constexpr (L::kTernary)
+      return TernaryGroup<L>(unit_, first_, 8 * b_ + g);
+    else if constexpr (L::kBinary)
+      return _mm256_and_si256(BytesOfBits(LoadBits<uint32_t>(block + g * kGroup / 8 + first_ / 2)),
+                              _mm256_set1_epi8(2));
+    else
+      return Codes<L>(block + first_ * 4, g);
+  }
+
+ private:
+  struct Bytes {
+    alignas(32) std::byte bytes[8 * 32];
+  };
+  struct None {};
+  const std::byte* unit_;
+  size_t first_, b_;
+  [[no_unique_address]] std::conditional_t<L::kBook, Bytes, None> book_;
+};
+
 // The scales of part s of block b for eight columns from `first` on; below, their minima.
 template <typename L>
 __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
+  if constexpr (L::kBook) {
+    const size_t at = L::kScalesPerBlock * b + s;
+    const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kNibbles + at / 2 * kPanel + first));
+    const __m256i nibbles = _mm256_and_si256(_mm256_srli_epi32(bytes, static_cast<int>(at % 2 * 4)),
+                                             _mm256_set1_epi32(L::kType == PanelType::kIq1S ? 7 : 15));
+    const __m256i steps = _mm256_or_si256(_mm256_slli_epi32(nibbles, 1), _mm256_set1_epi32(1));
+    const __m256 d = _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + first * 2)), _mm256_set1_ps(L::kBookUnit));
+    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(steps));
+  }
+  if constexpr (L::kOneScale) return _mm256_cvtph_ps(Load128(unit + first * 2));
+  if constexpr (L::kByteScale) {
+    const __m128i bytes = Load64(unit + (b * L::kScalesPerBlock + s) * kPanel + first);
+    if constexpr (L::kType == PanelType::kNvFp4) {  // shifted by 7 bits, an E4M3 is the f16 of its value / 256
+      return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7)), _mm256_set1_ps(128));
+    }
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_max_epi32(exponent, _mm256_set1_epi32(0x400000))),
+                         _mm256_set1_ps(0.5f));
+  }
   if constexpr (L::kWide)
     return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4));
   if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
@@ -81,9 +134,12 @@ __m256 HalfMins(const std::byte* unit, size_t first, size_t b, size_t s) {
 }
 template <typename L>
 __m256 Mins(const std::byte* unit, size_t first, size_t b) {
-  if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + L::kMins + (b * kPanel + first) * 2));
-  const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kByteMins + b * kPanel + first));
-  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(bytes));
+  if constexpr (!L::kSuper) {
+    return _mm256_cvtph_ps(Load128(unit + L::kMins + (b * kPanel + first) * 2));
+  } else {
+    const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kByteMins + b * kPanel + first));
+    return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(bytes));
+  }
 }
 
 }  // namespace

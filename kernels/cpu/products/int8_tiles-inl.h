@@ -27,11 +27,13 @@ void PutSignedCodes(const std::byte* panel, size_t begin, size_t end, std::byte*
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(L::kZero));
   for (size_t u = begin; u < end; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, codes += kBlock * kPanel) {
-      const std::byte* block = panel + u * L::kUnitBytes + L::kHeader + b * L::kBlockBytes;
+      const std::byte *unit = panel + u * L::kUnitBytes, *block = unit + L::kHeader + b * L::kBlockBytes;
       for (size_t line = 0; line < L::kBlockBytes; line += 64)
         __builtin_prefetch(block + line + kCodesSegment / L::kUnit * L::kUnitBytes);
-      Each<0>(std::make_index_sequence<kBlock / 4>(),
-              [&](auto g) { _mm512_store_si512(codes + g() * kGroup, _mm512_sub_epi8(Codes<L>(block, g()), zero)); });
+      const BlockCodes<L> all(unit, b);
+      Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
+        _mm512_store_si512(codes + g() * kGroup, _mm512_sub_epi8(all.template Group<g()>(), zero));
+      });
     }
   }
 }
@@ -132,7 +134,7 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   if (x.group != kTileRows) return few()->dot_panels(x, rows, type, w, panels, columns, out, ldo, streams);
   WithPanelType(type, [&]<PanelType t>() {
     using L = PanelLayout<t>;
-    if constexpr (L::kBits == 8)
+    if constexpr (L::kInt8Tiles)
       Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
     else
       __builtin_trap();  // IsaOps::LayoutOf never asks for tiles here

@@ -42,7 +42,19 @@ std::optional<PanelType> PanelTypeOf(const WeightView& w) {
     case DType::kQ6_K: return PanelType::kQ6K;
     case DType::kIQ4_NL: return PanelType::kIq4Nl;
     case DType::kIQ4_XS: return PanelType::kIq4Xs;
-    case DType::kMXFP4: return PanelType::kFp4;
+    case DType::kMXFP4: return PanelType::kMxFp4;
+    case DType::kNVFP4: return PanelType::kNvFp4;
+    case DType::kQ1_0: return PanelType::kQ1;
+    case DType::kQ2_0: return PanelType::kQ2;
+    case DType::kTQ1_0: return PanelType::kTernary1;
+    case DType::kTQ2_0: return PanelType::kTernary2;
+    case DType::kIQ1_S: return PanelType::kIq1S;
+    case DType::kIQ1_M: return PanelType::kIq1M;
+    case DType::kIQ2_XXS: return PanelType::kIq2Xxs;
+    case DType::kIQ2_XS: return PanelType::kIq2Xs;
+    case DType::kIQ2_S: return PanelType::kIq2S;
+    case DType::kIQ3_XXS: return PanelType::kIq3Xxs;
+    case DType::kIQ3_S: return PanelType::kIq3S;
     case DType::kI8:  // a block of a panel has one scale, so a group has to be a multiple of blocks
       if (w.scales == nullptr || w.group % kBlock != 0 || w.k % kBlock != 0) return std::nullopt;
       return ScalesFitHalf(w) ? PanelType::kQ8 : PanelType::kI8;
@@ -52,15 +64,23 @@ std::optional<PanelType> PanelTypeOf(const WeightView& w) {
 
 void Store16(std::byte* to, uint16_t v) { std::memcpy(to, &v, 2); }
 
-// Writes one column's 32 codes into a block of the panel.
+// Writes one column's 32 codes into block b of a unit.
 template <typename L>
-void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
+void PutCodes(const uint8_t* q, size_t column, size_t b, std::byte* unit) {
+  std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
   for (size_t g = 0; g < kBlock / 4; ++g) {
     for (size_t i = 0; i < 4; ++i) {
       const auto code = static_cast<unsigned>(q[4 * g + i]);
       const size_t at = column * 4 + i;
       if constexpr (L::kBits == 8) {
         block[g * kGroup + at] = static_cast<std::byte>(code);
+      } else if constexpr (L::kBinary) {  // a bit says that the weight is not negative
+        block[g * kGroup / 8 + at / 8] |= static_cast<std::byte>(code / 2 << at % 8);
+      } else if constexpr (L::kTernary) {  // for now the number whose digits these are; see CloseTernary
+        const size_t slot = 8 * b + g;
+        constexpr unsigned kPlaces[] = {81, 27, 9, 3, 1};
+        std::byte& all = unit[L::kHeader + slot % kTernaryVectors * kGroup + at];
+        all = static_cast<std::byte>(static_cast<unsigned>(all) + code * kPlaces[slot / kTernaryVectors]);
       } else if constexpr (L::kBits <= 3) {
         block[g / 4 * kGroup + at] |= static_cast<std::byte>((code & 3) << (2 * (g % 4)));
         if constexpr (L::kBits == 3) block[L::kPlanes + at] |= static_cast<std::byte>((code >> 2) << g);
@@ -69,6 +89,56 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
         if constexpr (L::kBits == 5) block[L::kPlanes + at] |= static_cast<std::byte>((code >> 4) << g);
         if constexpr (L::kBits == 6)
           block[L::kPlanes + g / 4 * kGroup + at] |= static_cast<std::byte>((code >> 4) << (2 * (g % 4)));
+      }
+    }
+  }
+}
+
+// The numbers of ternary digits become fractions of 3^5 in 1/256, rounded up: then the top of byte * 3^n, times 3, is
+// digit n.
+template <typename L>
+void CloseTernary(std::byte* unit) {
+  for (size_t i = L::kHeader; i < L::kUnitBytes; ++i)
+    unit[i] = static_cast<std::byte>((static_cast<unsigned>(unit[i]) * 256 + 242) / 243);
+}
+
+// Writes one column of a unit of a codebook type: d is there already.
+template <typename L>
+void PutBook(const BookBlock& c, size_t column, std::byte* unit) {
+  constexpr size_t kPoints = kBlock / L::kCoordinates;
+  const auto set_bit = [](std::byte* words, size_t bit, unsigned value) {
+    words[bit / 8] |= static_cast<std::byte>((value & 1) << bit % 8);
+  };
+  for (size_t b = 0; b < L::kBlocks; ++b) {
+    std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
+    for (size_t s = 0; s < L::kScalesPerBlock; ++s) {
+      unsigned nibble = c.scale[2 * b + s];
+      if constexpr (L::kType == PanelType::kIq1S) nibble |= static_cast<unsigned>(c.sign[4 * b]) << 3;
+      const size_t at = L::kScalesPerBlock == 2 ? 2 * b + s : b;
+      unit[L::kNibbles + at / 2 * kPanel + column] |= static_cast<std::byte>(nibble << at % 2 * 4);
+    }
+    for (size_t m = 0; m < kPoints; ++m) {
+      const size_t place = BookPlace<L::kCoordinates>(column, m);
+      const unsigned index = c.index[kPoints * b + m];
+      block[place] = static_cast<std::byte>(index & 255);
+      for (size_t h = 0; h < L::kHighBits; ++h)
+        set_bit(block + L::kHighAt + h * L::kIndexBytes / 8, place, index >> (8 + h));
+    }
+    std::byte* signs = block + L::kSignsAt;
+    for (size_t m = 0; m < 4; ++m) {  // of each eight positions
+      const unsigned eight = c.sign[4 * b + m];
+      if constexpr (L::kSigns == BookSigns::kShift) set_bit(signs, 16 * m + column, eight);
+      for (size_t i = 0; i < 8; ++i) {
+        const size_t g = 2 * m + i / 4, bit = 4 * column + i % 4;
+        if constexpr (L::kSigns == BookSigns::kAll) set_bit(signs + 8 * g, bit, eight >> i);
+        // Words of 64 bits: those of the even groups, and three for the odd ones, where the bit of each column's fourth
+        // position is free and takes the bits of the last group.
+        if constexpr (L::kSigns == BookSigns::kEven) {
+          if (i < 4)
+            set_bit(signs + 8 * m, bit, eight >> i);
+          else if (i < 7)
+            set_bit(signs + 32 + 8 * (m < 3 ? m : i % 4), m < 3 ? bit : 4 * column + 3, eight >> i);
+        }
       }
     }
   }
@@ -93,13 +163,33 @@ void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
   for (size_t column = 0; column < kPanel && panel * kPanel + column < w.n; ++column) {
     const size_t row = panel * kPanel + column;
     for (size_t at = 0; at < w.k; at += step) {
+      const std::byte* from = w.data + row * w.row_bytes() + at / info.block_elems * info.block_bytes;
+      std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
+      if constexpr (L::kBook) {
+        BookBlock book;
+        UnpackBook(w.type, from, &book);
+        Store16(unit + 2 * column, book.d);
+        PutBook<L>(book, column, unit);
+        continue;
+      }
       if (w.type == DType::kI8) {
         UnpackInt8(w, row, at, &c);
       } else {
-        UnpackCodes(w.type, w.data + row * w.row_bytes() + at / info.block_elems * info.block_bytes, &c);
+        UnpackCodes(w.type, from, &c);
       }
-      std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
-      if constexpr (L::kSuper) {
+      if constexpr (L::kOneScale) {
+        static_assert(!L::kBook);
+        Store16(unit + 2 * column, c.d);
+        for (size_t b = 0; b < L::kBlocks; ++b) PutCodes<L>(c.q + b * kBlock, column, b, unit);
+      } else if constexpr (L::kByteScale) {
+        for (size_t i = 0; i < step / kBlock; ++i) {
+          const size_t b = at / kBlock % L::kBlocks + i;
+          for (size_t s = 0; s < L::kScalesPerBlock; ++s)
+            unit[(b * L::kScalesPerBlock + s) * kPanel + column] =
+                static_cast<std::byte>(c.scale[i * L::kScalesPerBlock + s]);
+          PutCodes<L>(c.q + i * kBlock, column, b, unit);
+        }
+      } else if constexpr (L::kSuper) {
         Store16(unit + 2 * column, c.d);
         if constexpr (L::kMin || L::kHalfMin) Store16(unit + kPanel * 2 + 2 * column, c.m ^ 0x8000);
         for (size_t s = 0; s < L::kBlocks * L::kScalesPerBlock; ++s) {
@@ -111,8 +201,7 @@ void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
           for (size_t b = 0; b < L::kBlocks; ++b)
             unit[L::kByteMins + b * kPanel + column] = static_cast<std::byte>(c.min[b]);
         }
-        for (size_t b = 0; b < L::kBlocks; ++b)
-          PutCodes<L>(c.q + b * kBlock, column, unit + L::kHeader + b * L::kBlockBytes);
+        for (size_t b = 0; b < L::kBlocks; ++b) PutCodes<L>(c.q + b * kBlock, column, b, unit);
       } else {
         const size_t b = at / kBlock % L::kBlocks, place = b * kPanel + column;
         if constexpr (L::kWide) {
@@ -121,9 +210,12 @@ void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
           Store16(unit + place * 2, c.d);
         }
         if constexpr (L::kMin) Store16(unit + L::kMins + place * 2, c.m);
-        PutCodes<L>(c.q, column, unit + L::kHeader + b * L::kBlockBytes);
+        PutCodes<L>(c.q, column, b, unit);
       }
     }
+  }
+  if constexpr (L::kTernary) {
+    for (size_t u = 0; u < units; ++u) CloseTernary<L>(out + u * L::kUnitBytes);
   }
 }
 
@@ -163,20 +255,6 @@ void PackPanels(CpuWeight* packed, Device& device, const Team& team, const std::
   }
 }
 
-// Writes word i of every column: two groups.
-void PutWords(const LowBitBlock (&blocks)[kPanel], size_t i, std::byte* to) {
-  using Four = uint32_t __attribute__((vector_size(16)));
-  using Two = uint64_t __attribute__((vector_size(16)));
-  for (size_t column = 0; column < kPanel; column += 4) {
-    const auto first = reinterpret_cast<Four>(Two{blocks[column].q[i], blocks[column + 1].q[i]});
-    const auto second = reinterpret_cast<Four>(Two{blocks[column + 2].q[i], blocks[column + 3].q[i]});
-    const Four low = __builtin_shufflevector(first, second, 0, 2, 4, 6),
-               high = __builtin_shufflevector(first, second, 1, 3, 5, 7);
-    std::memcpy(to + 4 * column, &low, sizeof low);
-    std::memcpy(to + kGroup + 4 * column, &high, sizeof high);
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device, const Team& team,
@@ -189,38 +267,12 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device,
   packed->bytes = w.bytes();
   const std::optional<PanelType> type = PanelTypeOf(w);
   if (!type) {
-    if (IsLowBit(w.type)) SetShape<PanelType::kExpanded>(packed.get());
     if (progress) progress(packed->bytes);
     return packed;
   }
   packed->in_place = false;
   WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), device, team, progress); });
   return packed;
-}
-
-void ExpandPanels(const CpuWeight& weight, size_t first, std::byte* out) {
-  using L = PanelLayout<PanelType::kExpanded>;
-  constexpr size_t kWords = L::kUnit / 8;
-  LowBitBlock blocks[kPanel];
-  const WeightView& w = weight.source;
-  const size_t block_bytes = Info(w.type).block_bytes, elems = Info(w.type).block_elems, row_bytes = w.row_bytes();
-  // Block by block, so that what the columns write stays in the first-level cache.
-  for (size_t panel = 0; panel < 2; ++panel, out += weight.panel_bytes) {
-    const size_t row = (first + panel) * kPanel, columns = row < w.n ? std::min(kPanel, w.n - row) : 0;
-    for (size_t column = columns; column < kPanel; ++column) blocks[column] = {};
-    for (size_t at = 0; at < w.k; at += elems) {
-      for (size_t column = 0; column < columns; ++column)
-        ExpandLowBit(w.type, w.data + (row + column) * row_bytes + at / elems * block_bytes, &blocks[column]);
-      std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
-      for (size_t u = 0; u < elems / L::kUnit; ++u, unit += L::kUnitBytes) {
-        for (size_t s = 0; s < 4; ++s) {
-          for (size_t column = 0; column < kPanel; ++column)
-            std::memcpy(unit + (s * kPanel + column) * 4, &blocks[column].scale[4 * u + s], 4);
-        }
-        for (size_t i = 0; i < kWords; ++i) PutWords(blocks, u * kWords + i, unit + L::kHeader + i * 2 * kGroup);
-      }
-    }
-  }
 }
 
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes) {

@@ -1,5 +1,4 @@
-// Weights as the CPU backend holds them: packed into panels if the type has codes, otherwise as in the file. Codebook
-// types stay as in the file and become panels during each product, a few at a time.
+// Weights as the CPU backend holds them: packed into panels if they are quantized, otherwise as in the file.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +19,7 @@ struct FreeDelete {
 
 struct CpuWeight : PackedWeight {
   WeightView source;  // in the file
-  // Consecutive panels, or none. For codebook types the fields below describe the panels that ExpandPanels writes.
+  // Consecutive panels, or none; the fields below describe them.
   DeviceMemory panels;
   bool has_panels() const { return panels.data() != nullptr; }
   PanelType panel_type = PanelType::kQ8;
@@ -36,8 +35,6 @@ inline size_t PanelCount(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) 
 // Throws OutOfDeviceMemory.
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device, const Team& team,
                                             const std::function<void(size_t)>& progress);
-// Expands panels first and first + 1 of a codebook type to 2 * panel_bytes bytes. REQUIRES: IsLowBit(w.type).
-void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
 // Uninitialized bytes, aligned to 64; blocks of a huge page or more are aligned to huge pages and use them, for fewer
 // page table walks. Throws std::bad_alloc.
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes);

@@ -1,7 +1,6 @@
 #include "kernels/cpu/products/product_kernel.h"
 
 #include "kernels/cpu/products/tile_product.h"
-#include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 
@@ -9,7 +8,7 @@ WeightForm FormOf(const CpuWeight& w) {
   if (w.has_panels()) return WeightForm::kPanels;
   if (FloatTypeOf(w)) return WeightForm::kFloats;
   if (w.type == DType::kF8E4M3) return WeightForm::kFp8;
-  return IsLowBit(w.type) ? WeightForm::kCodebook : WeightForm::kOther;
+  return WeightForm::kOther;
 }
 
 ProductKernel ChooseProduct(const IsaOps& ops, const CpuWeight& w, size_t rows, Arithmetic arithmetic) {

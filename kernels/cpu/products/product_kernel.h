@@ -13,7 +13,6 @@ namespace gyre::cpu {
 enum class ProductKernel : uint8_t {
   kTiles,           // TileProduct
   kPanels,          // IsaOps::dot_panels
-  kCodebook,        // the same, for panels that are expanded two at a time
   kFloatPanels,     // FloatGemm
   kFloatRows,       // IsaOps::dot
   kFp8Rows,         // IsaOps::dot_fp8
@@ -22,7 +21,7 @@ enum class ProductKernel : uint8_t {
 };
 
 // The form of weights in memory.
-enum class WeightForm : uint8_t { kFloats, kFp8, kPanels, kCodebook, kOther };
+enum class WeightForm : uint8_t { kFloats, kFp8, kPanels, kOther };
 WeightForm FormOf(const CpuWeight& w);
 
 // The first rule that fits decides.
@@ -39,11 +38,8 @@ inline constexpr ProductRule kProductRules[] = {
     {WeightForm::kFloats, ProductRule::Rows::kAny, false, ProductKernel::kFloatRows, "f32 rows"},
     {WeightForm::kFp8, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
     {WeightForm::kFp8, ProductRule::Rows::kAny, false, ProductKernel::kFp8Rows, "f32 rows"},
-    {WeightForm::kCodebook, ProductRule::Rows::kAny, true, ProductKernel::kCodebook, "int8 blocks, groups of rows"},
     {WeightForm::kPanels, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
     {WeightForm::kPanels, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
-    {WeightForm::kCodebook, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
-    {WeightForm::kCodebook, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
     {WeightForm::kOther, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
     {WeightForm::kOther, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
 };

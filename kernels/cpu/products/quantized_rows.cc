@@ -5,12 +5,12 @@
 namespace gyre::cpu {
 
 QuantizedRows::Part QuantizedRows::PartOf(const IsaOps& ops, const CpuWeight& w, size_t rows) {
-  const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
+  const auto [halves, times, int8_tiles, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
     using L = PanelLayout<type>;
-    return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits,
-                                               L::kSigned);
+    return std::tuple<bool, int, bool, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kInt8Tiles,
+                                             L::kSigned);
   });
-  const IsaOps::Layout layout = ops.LayoutOf(rows, bits, is_signed);
+  const IsaOps::Layout layout = ops.LayoutOf(rows, int8_tiles, is_signed);
   const size_t slots = (rows + layout.group - 1) / layout.group * layout.group * w.blocks;
   return {.first = 0,
           .slots = slots,

@@ -43,6 +43,7 @@ void ExpandTyped(const std::byte* panel, size_t begin, size_t end, std::byte* ti
     const size_t b = at % L::kBlocks;
     const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
     for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(block + line + kAhead);
+    const BlockCodes<L> all(unit, b);
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
       const __m512 scale = Scales<L>(unit, b, s());
       __m512 base = _mm512_setzero_ps();
@@ -51,7 +52,7 @@ void ExpandTyped(const std::byte* panel, size_t begin, size_t end, std::byte* ti
       base = _mm512_fnmadd_ps(zero, scale, base);
       const __m512 scale0 = Twice<0>(scale), scale1 = Twice<1>(scale), base0 = Twice<0>(base), base1 = Twice<1>(base);
       Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
-        const __m512i codes = Codes<L>(block, g());
+        const __m512i codes = all.template Group<g()>();
         Each<0>(std::make_index_sequence<2>(), [&](auto pair) {
           const __m512 first = _mm512_fmadd_ps(Tiles::template Floats<kBits, pair(), 0>(codes), scale0, base0);
           const __m512 second = _mm512_fmadd_ps(Tiles::template Floats<kBits, pair(), 1>(codes), scale1, base1);

@@ -3,29 +3,23 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/quant_lowbit.h"
-
 namespace gyre::cpu {
 namespace {
 
-// The tiles of 256 rows and 64 columns over 2,048 positions (codebook types: over all of k) share the second-level
-// cache, which has 2 MiB on processors with tiles. A segment is a multiple of every layout's unit.
+// The tiles of 256 rows and 64 columns over 2,048 positions share the second-level cache, which has 2 MiB on processors
+// with tiles. A segment is a multiple of every layout's unit.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 static_assert(kSlice == kPanelGrain);
 constexpr size_t kSharesPerThread = 4, kMaxSlices = 4, kGatedPanels = 8;
 // Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
-// True for codebook types: their panels are expanded from the file's bytes in each product.
-bool ExpandedPerCall(const CpuWeight& w) { return !w.has_panels() && IsLowBit(w.type); }
 // A panel's part becomes f32, then tiles.
 bool IsFp8(const CpuWeight& w) { return w.type == DType::kF8E4M3; }
 
 }  // namespace
 
-bool TileProduct::Supports(const CpuWeight& w) {
-  return w.has_panels() || IsLowBit(w.type) || IsFp8(w) || FloatTypeOf(w).has_value();
-}
+bool TileProduct::Supports(const CpuWeight& w) { return w.has_panels() || IsFp8(w) || FloatTypeOf(w).has_value(); }
 
 void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   rows_ = rows;
@@ -41,18 +35,15 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   });
 }
 
-// Tiles of a panel that are expanded at once. Panels of codebook types are expanded whole, so they are used whole.
-size_t TileProduct::Segment(const CpuWeight& w) const {
-  return ExpandedPerCall(w) ? depth_ : std::min(depth_, kSegment);
-}
+// Tiles of a panel that are expanded at once.
+size_t TileProduct::Segment() const { return std::min(depth_, kSegment); }
 
 size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
-  return kSlice * Segment(w) * kTileBytes + (ExpandedPerCall(w) ? 2 * w.panel_bytes : 0) +
-         (IsFp8(w) ? kPanel * Segment(w) * kTileDepth * sizeof(float) : 0);
+  return kSlice * Segment() * kTileBytes + (IsFp8(w) ? kPanel * Segment() * kTileDepth * sizeof(float) : 0);
 }
 
-TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const {
-  return {memory, memory + kSlice * Segment(w) * kTileBytes};
+TileProduct::Scratch TileProduct::Carve(std::byte* memory) const {
+  return {memory, memory + kSlice * Segment() * kTileBytes};
 }
 
 // With `add` the product is summed in the cache and then added to `out`: sums wait for the next segment in the cache,
@@ -66,9 +57,9 @@ void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
     std::byte* mine = scratch + bytes * thread;
     const size_t column = panel_range.from * kPanel, columns = std::min(w.n - column, panel_range.size() * kPanel);
     float* to = out + rows.from * w.n + column;
-    if (!add) return MultiplyBlock(w, panel_range, rows, Carve(w, mine), to, w.n);
+    if (!add) return MultiplyBlock(w, panel_range, rows, Carve(mine), to, w.n);
     auto* sums = reinterpret_cast<float*>(mine + tile_bytes);
-    MultiplyBlock(w, panel_range, rows, Carve(w, mine), sums, columns);
+    MultiplyBlock(w, panel_range, rows, Carve(mine), sums, columns);
     for (size_t r = 0; r < rows.size(); ++r, to += w.n, sums += columns) {
       for (size_t c = 0; c < columns; ++c) to[c] += sums[c];
     }
@@ -110,8 +101,8 @@ void TileProduct::GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Ac
     const size_t width = panel_range.size() * kPanel;
     auto* gates = reinterpret_cast<float*>(mine + tile_bytes);
     float* ups = gates + kSums;
-    MultiplyBlock(gate, panel_range, rows, Carve(gate, mine), gates, width);
-    MultiplyBlock(up, panel_range, rows, Carve(up, mine), ups, width);
+    MultiplyBlock(gate, panel_range, rows, Carve(mine), gates, width);
+    MultiplyBlock(up, panel_range, rows, Carve(mine), ups, width);
     for (size_t row = rows.from; row < rows.to; row += kTileRows) {
       const size_t count = std::min(kTileRows, rows.to - row), at = (row - rows.from) * width;
       // also computes the columns after the last one of W, which hold anything
@@ -130,7 +121,7 @@ void TileProduct::GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Ac
 
 void TileProduct::MultiplyBlock(const CpuWeight& w, Range panel_range, Range rows, const Scratch& scratch, float* out,
                                 size_t ldo) const {
-  const size_t segment = Segment(w), stride = segment * kTileBytes;
+  const size_t segment = Segment(), stride = segment * kTileBytes;
   for (size_t at = 0; at < depth_; at += segment) {
     const size_t depth = std::min(segment, depth_ - at);
     for (size_t slice = panel_range.from; slice < panel_range.to; slice += kSlice) {
@@ -165,16 +156,13 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
       const size_t column = panel * kPanel;
       residual |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.residual,
                                        std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
-    } else if (IsFp8(w)) {
+    } else {  // 8-bit floats
       const size_t column = panel * kPanel, columns = std::min(kPanel, w.n - std::min(w.n, column)),
                    from = part.begin * kTileDepth, to = std::min(k_, part.end * kTileDepth);
-      auto* floats = reinterpret_cast<float*>(scratch.panels);
+      auto* floats = reinterpret_cast<float*>(scratch.floats);
       ExpandFp8Rows(ops_, w.source, column, columns, from, to, floats);
       residual |= tiles_.expand_floats(floats, FloatType::kF32, part.residual, columns, to - from, 0,
                                        part.end - part.begin, tiles);
-    } else {
-      if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
-      tiles_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
     }
   }
   return residual;

@@ -31,7 +31,7 @@ class TileProduct {
  private:
   struct Scratch {
     std::byte* tiles;   // kSlice panels, a segment of each
-    std::byte* panels;  // two panels, for codebook types
+    std::byte* floats;  // of a panel's segment, for 8-bit floats
   };
   struct Part {
     size_t panel, count;  // first panel and number of panels
@@ -39,9 +39,9 @@ class TileProduct {
     size_t stride;        // bytes from one panel's tiles to the next's
     bool residual;        // expand what rounding left over
   };
-  size_t Segment(const CpuWeight& w) const;
+  size_t Segment() const;
   size_t ScratchBytes(const CpuWeight& w) const;
-  Scratch Carve(const CpuWeight& w, std::byte* memory) const;
+  Scratch Carve(std::byte* memory) const;
   template <typename Fn>
   void ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const;
   // The columns of some panels for up to kRowBlock rows; `out` points to the first row and column of the block.

@@ -15,6 +15,16 @@ GPU_FN float OfInt(int v) { return static_cast<float>(v); }
 GPU_FN int Byte(uint32_t word, int i) { return static_cast<int>(word >> 8 * i & 255); }
 GPU_FN int SignedByte(uint32_t word, int i) { return static_cast<int8_t>(word >> 8 * i & 255); }
 
+GPU_FN float OfFp8(uint32_t b) {
+  const uint32_t exponent = b >> 3 & 15, mantissa = b & 7, sign = (b & 128) << 24;
+  if (exponent == 0) {
+    const float v = gpu::Mul(static_cast<float>(mantissa), 1.0f / 512);
+    return gpu::OfBits(gpu::Bits(v) | sign);
+  }
+  if (exponent == 15 && mantissa == 7) return gpu::OfBits(0x7FC00000u | sign);
+  return gpu::OfBits((exponent + 120) << 23 | mantissa << 20 | sign);
+}
+
 // Four nibbles of 16 bytes whose low nibbles are the elements 0 .. 15 and whose high ones are 16 .. 31, a byte each.
 GPU_FN uint32_t Nibbles(const uint8_t* p, int at) { return Word32(p + at % 16) >> (at % 32 < 16 ? 0 : 4) & 0x0F0F0F0F; }
 struct Values16 {
@@ -74,7 +84,7 @@ constexpr Coding CodingOf(DType type) {
     case DType::kIQ1_S:
     case DType::kIQ1_M: return {4, Values::kTable, 0, 0.125f, false};
     case DType::kIQ3_XXS: return {4, Values::kTable, 0, 0.25f, false};
-    default: return {4, Values::kTable, 0, 1, false};  // IQ4_NL IQ4_XS MXFP4 IQ3_S TQ1_0 TQ2_0
+    default: return {4, Values::kTable, 0, 1, false};  // IQ4_NL IQ4_XS MXFP4 NVFP4 IQ3_S TQ1_0 TQ2_0 Q1_0 Q2_0
   }
 }
 // The values of the 16 codes of a type with a table. Codes of IQ1 to IQ3 are a coordinate of a point below a sign.
@@ -83,7 +93,8 @@ constexpr Values16 TableOf(DType type) {
   for (int i = 0; i < 16; ++i) {
     int value = i < 4 ? i - 1 : 0;  // digits of three, and what a block of 2 bits may hold besides
     if (type == DType::kIQ4_NL || type == DType::kIQ4_XS) value = kIq4Values[i];
-    if (type == DType::kMXFP4) value = kFp4Doubled[i];
+    if (type == DType::kMXFP4 || type == DType::kNVFP4) value = kFp4Doubled[i];
+    if (type == DType::kQ1_0) value = i % 2 * 2 - 1;
     if (type == DType::kIQ2_XXS || type == DType::kIQ2_XS || type == DType::kIQ2_S) {
       const int c = i % 4, size = c == 0 ? 8 : c == 1 ? 25 : 43;
       value = i % 8 < 4 ? size : -size;
@@ -116,6 +127,13 @@ GPU_FN uint32_t CodesOfBlock(const uint8_t* b, int at, const Codebooks& books) {
     uint32_t q = 0;
     for (int i = 0; i < 4; ++i) q |= (static_cast<uint32_t>(b[1 + at % 16 + i]) >> (at < 16 ? 0 : 4) & 15) << 8 * i;
     return q;
+  } else if constexpr (kType == DType::kNVFP4) {
+    // The low nibbles of 8 bytes are the first 8 of 16 elements.
+    return Word32(b + 4 + at / 16 * 8 + at % 8) >> (at % 16 < 8 ? 0 : 4) & 0x0F0F0F0F;
+  } else if constexpr (kType == DType::kQ1_0) {
+    return Spread1(static_cast<uint32_t>(b[2 + at / 8]) >> at % 8);
+  } else if constexpr (kType == DType::kQ2_0) {
+    return Spread2(b[2 + at / 4]);
   } else if constexpr (kType == DType::kQ2_K) {
     return TwoBits(b + 16, at);
   } else if constexpr (kType == DType::kQ3_K) {
@@ -174,7 +192,7 @@ GPU_FN uint32_t CodesOfBlock(const uint8_t* b, int at, const Codebooks& books) {
 }
 
 // What the codes of 16 elements are multiplied with: d * by * scale, and the minimum that is added: m, or in blocks of
-// 256 -(m * min). d and m are f16, MXFP4's d is bf16.
+// 256 -(m * min). d and m are f16, MXFP4's and NVFP4's d is bf16.
 struct BlockScale {
   uint16_t d = 0, m = 0;
   int scale = 1, min = 0;
@@ -184,7 +202,8 @@ template <DType kType>
 GPU_FN BlockScale ScaleOfBlock(const uint8_t* b, int at) {
   const int sub = at / 32, sixteenth = at / 16;
   const auto half = [&](int from) { return static_cast<uint16_t>(Word16(b + from)); };
-  if constexpr (kType == DType::kQ8_0 || kType == DType::kQ4_0 || kType == DType::kQ5_0 || kType == DType::kIQ4_NL) {
+  if constexpr (kType == DType::kQ8_0 || kType == DType::kQ4_0 || kType == DType::kQ5_0 || kType == DType::kIQ4_NL ||
+                kType == DType::kQ1_0 || kType == DType::kQ2_0) {
     return {half(0)};
   } else if constexpr (kType == DType::kQ4_1 || kType == DType::kQ5_1) {
     return {half(0), half(2)};
@@ -192,6 +211,10 @@ GPU_FN BlockScale ScaleOfBlock(const uint8_t* b, int at) {
     // 2^(e - 128): below 2^-126 not a normal number
     const uint32_t e = b[0];
     return {static_cast<uint16_t>(e > 1 ? (e - 1) << 7 : uint32_t{0x20} << e)};
+  } else if constexpr (kType == DType::kNVFP4) {
+    // Half of an E4M3 without its sign, whose few bits a bf16 holds; not a number counts as 0.
+    const uint32_t e4m3 = b[sixteenth] & 127;
+    return {static_cast<uint16_t>(gpu::Bits(gpu::Mul(OfFp8(e4m3 == 127 ? 0 : e4m3), 0.5f)) >> 16)};
   } else if constexpr (kType == DType::kQ2_K) {
     return {half(80), half(82), b[sixteenth] & 15, b[sixteenth] >> 4};
   } else if constexpr (kType == DType::kQ3_K) {
@@ -244,6 +267,9 @@ constexpr BlockSize BlockSizeOf(DType type) {
     case DType::kQ8_0: return {32, 34};
     case DType::kIQ4_NL: return {32, 18};
     case DType::kMXFP4: return {32, 17};
+    case DType::kNVFP4: return {64, 36};
+    case DType::kQ1_0: return {128, 18};
+    case DType::kQ2_0: return {64, 18};
     case DType::kQ2_K: return {256, 84};
     case DType::kQ3_K: return {256, 110};
     case DType::kQ4_K: return {256, 144};
@@ -261,16 +287,6 @@ constexpr BlockSize BlockSizeOf(DType type) {
     case DType::kTQ2_0: return {256, 66};
     default: return {0, 0};
   }
-}
-
-GPU_FN float OfFp8(uint32_t b) {
-  const uint32_t exponent = b >> 3 & 15, mantissa = b & 7, sign = (b & 128) << 24;
-  if (exponent == 0) {
-    const float v = gpu::Mul(static_cast<float>(mantissa), 1.0f / 512);
-    return gpu::OfBits(gpu::Bits(v) | sign);
-  }
-  if (exponent == 15 && mantissa == 7) return gpu::OfBits(0x7FC00000u | sign);
-  return gpu::OfBits((exponent + 120) << 23 | mantissa << 20 | sign);
 }
 
 }  // namespace gyre::cuda

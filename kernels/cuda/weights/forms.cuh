@@ -27,6 +27,7 @@ inline constexpr size_t kTileOutputs = 16, kBlockInputs = 64;
 // The words of a block of 64 inputs, for one g; h is 0 for output g and 1 for g + 8, i counts 32 inputs, s 16 of these.
 enum class Scales : uint8_t {
   kHalf,      // word i: f16 (or bf16) of h = 0 and 1
+  kHalf16,    // word 2 i + s: bf16 of h = 0 and 1
   kHalfMin,   // word 2 i + h: f16 scale and minimum
   kFloat,     // word 2 i + h: f32
   kSub32,     // byte 2 i + h: int8; super: f16 of h = 0 and 1
@@ -35,7 +36,7 @@ enum class Scales : uint8_t {
   kSub16Min,  // byte 4 i + 2 s + h: scale and minimum, 4 bits each; super as above
 };
 constexpr int SubWords(Scales s) {
-  return s == Scales::kSub32 ? 1 : s == Scales::kHalfMin || s == Scales::kFloat ? 4 : 2;
+  return s == Scales::kSub32 ? 1 : s == Scales::kHalf16 || s == Scales::kHalfMin || s == Scales::kFloat ? 4 : 2;
 }
 constexpr int SuperWords(Scales s) {
   if (s == Scales::kSub32 || s == Scales::kSub16) return 1;
@@ -47,6 +48,7 @@ constexpr bool HasMin(Scales s) {
 constexpr Scales ScalesOf(DType type) {
   switch (type) {
     case DType::kI8: return Scales::kFloat;
+    case DType::kNVFP4: return Scales::kHalf16;
     case DType::kQ4_1:
     case DType::kQ5_1: return Scales::kHalfMin;
     case DType::kQ2_K: return Scales::kSub16Min;
@@ -75,7 +77,7 @@ struct Form {
   static constexpr bool kTable = kWithTable;
   static constexpr Scales kScales = kScalesOfForm;
   static constexpr bool kMin = HasMin(kScales);
-  static constexpr bool kSixteen = kScales == Scales::kSub16 || kScales == Scales::kSub16Min;  // inputs of a scale
+  static constexpr bool kSixteen = kScales == Scales::kHalf16 || kScales == Scales::kSub16 || kScales == Scales::kSub16Min;  // inputs of a scale
   static constexpr int kBlocks = kLow == 2 ? 2 : 1;                // of a step, of 64 inputs
   static constexpr int kLowWords = kLow == 8 ? 8 : 4;              // of a lane and step
   static constexpr int kHighWords = kHigh == 2 ? 2 : kHigh * kBlocks;
@@ -160,6 +162,8 @@ struct BlockScales {
       const uint32_t bits = sub[i] >> 16 * h & 0xFFFF;
       return tiles.bf16 ? gpu::OfBf16(static_cast<uint16_t>(bits)) : gpu::OfHalf(static_cast<uint16_t>(bits));
     }
+    if constexpr (kScales == Scales::kHalf16)
+      return gpu::OfBf16(static_cast<uint16_t>(sub[2 * i + s] >> 16 * h & 0xFFFF));
     if constexpr (kScales == Scales::kHalfMin) return gpu::OfHalf(static_cast<uint16_t>(sub[2 * i + h] & 0xFFFF));
     int scale = 0;
     if constexpr (kScales == Scales::kSub32) scale = SignedByte(sub[0], 2 * i + h);
@@ -226,6 +230,9 @@ void WithCodes(DType type, const Fn& f) {
     GYRE_TYPE(kTQ1_0)
     GYRE_TYPE(kTQ2_0)
     GYRE_TYPE(kMXFP4)
+    GYRE_TYPE(kNVFP4)
+    GYRE_TYPE(kQ1_0)
+    GYRE_TYPE(kQ2_0)
     GYRE_TYPE(kI8)
 #undef GYRE_TYPE
     default: return;

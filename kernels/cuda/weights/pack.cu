@@ -102,6 +102,7 @@ PackScalesKernel(Source from, Tiles tiles, const float* scales, size_t group) {
           if constexpr (SuperWords(kScales) == 1) super[0] |= (s == 0 && i == 0 ? uint32_t{of.d} : 0u) << 16 * h;
           if constexpr (SuperWords(kScales) == 2) super[h] = both;
           if constexpr (kScales == Scales::kHalf) sub[i] |= (s == 0 ? uint32_t{of.d} : 0u) << 16 * h;
+          if constexpr (kScales == Scales::kHalf16) sub[2 * i + s] |= uint32_t{of.d} << 16 * h;
           if constexpr (kScales == Scales::kHalfMin) sub[2 * i + h] = both;
           if constexpr (kScales == Scales::kSub32) sub[0] |= s == 0 ? scale << 8 * (2 * i + h) : 0u;
           if constexpr (kScales == Scales::kSub16) sub[i] |= scale << 8 * (2 * s + h);
