@@ -120,6 +120,9 @@ Status SamplingParams::Validate(int vocab) const {
       return InvalidArgument("{} is {}, it must be {}", option.name, value, RangeOf(option));
     }
   }
+  if (draw != DrawMethod::kUniform && draw != DrawMethod::kGumbel) {
+    return InvalidArgument("draw is {}, it must be {} or {}", static_cast<int>(draw), 0, 1);
+  }
   for (const auto& [id, bias] : logit_bias) {
     if (id < 0 || id >= vocab) {
       return InvalidArgument("logit_bias names the token id {}, the vocabulary has 0-{}", id, vocab - 1);
