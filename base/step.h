@@ -41,15 +41,30 @@ inline constexpr uint32_t kMaxMasks = 1024;
 
 // The table of a sequence in the KV group of recurrent state (docs/memory.md), as entries of SeqRows::blocks.
 struct SlotTable {
-  static constexpr size_t kEntries = 5;
+  static constexpr size_t kEntries = 5;  // and two for each mark
+  // The state after the item's row number `row` goes to this slot, too: the rows behind may turn out to be void.
+  struct Mark {
+    uint32_t row = 0;
+    BlockId slot = kNoBlock;
+    bool operator==(const Mark&) const = default;
+  };
   BlockId slot = kNoBlock;   // the sequence's own
   BlockId begin = kNoBlock;  // the snapshot that is copied to it before the rows, and its number; kNoBlock: none
   uint32_t begin_number = 0;
   BlockId copy = kNoBlock;  // where it is copied to after them, and that snapshot's number; kNoBlock: nowhere
   uint32_t copy_number = 0;
-  std::vector<BlockId> Entries() const { return {slot, begin, begin_number, copy, copy_number}; }
-  // REQUIRES: kEntries entries.
-  static SlotTable From(const std::vector<BlockId>& e) { return {e[0], e[1], e[2], e[3], e[4]}; }
+  std::vector<Mark> marks = {};  // rows rise
+  std::vector<BlockId> Entries() const {
+    std::vector<BlockId> entries{slot, begin, begin_number, copy, copy_number};
+    for (const Mark& mark : marks) entries.insert(entries.end(), {mark.row, mark.slot});
+    return entries;
+  }
+  // REQUIRES: kEntries entries, and an even number behind them.
+  static SlotTable From(const std::vector<BlockId>& e) {
+    SlotTable table{e[0], e[1], e[2], e[3], e[4], {}};
+    for (size_t i = kEntries; i < e.size(); i += 2) table.marks.push_back({e[i], e[i + 1]});
+    return table;
+  }
   bool operator==(const SlotTable&) const = default;
 };
 

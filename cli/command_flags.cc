@@ -16,6 +16,7 @@
 #include "cli/session.h"
 #include "coordinator/engine/sampling_options.h"
 #include "coordinator/engine/scheduler_types.h"
+#include "coordinator/engine/speculation.h"
 #include "coordinator/engine/steps_in_flight.h"
 #include "fmt/core.h"
 #include "identity/identity.h"
@@ -234,6 +235,18 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
                 "compute every prompt from its beginning, also where another one began with the same text");
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
   app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
+  app->add_option("--speculation", o->speculation,
+                  "guess the next tokens and compute their rows in one step, where that is faster; ngram guesses from "
+                  "the text itself. The text is the same")
+      ->check(CLI::IsMember(std::vector<std::string>(kSpeculationNames.begin(), kSpeculationNames.end())));
+  auto* draft_model =
+      app->add_option("--draft-model", o->draft_model,
+                      "a small model with the same vocabulary, which guesses the next tokens in this process")
+          ->type_name("FILE");
+  app->add_option("--draft-tokens", o->draft_tokens, "guesses of the draft model in a step at most")
+      ->check(Whole(1, kMostDrafts))
+      ->needs(draft_model)
+      ->type_name("N");
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
 }
 
@@ -385,6 +398,11 @@ void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
       ->check(Whole(-1))
       ->type_name("N");
   for (const SamplingOption& option : SamplingOptions()) AddSamplingFlag(app, option, s);
+  app->add_option_function<std::string>(
+         "--draw", [s](const std::string& name) { s->draw = *ParseDrawMethod(name); },
+         "how a token is drawn: uniform, or gumbel, which draws other texts of the same probabilities and lets drafts "
+         "of a draft model come true more often (default: uniform)")
+      ->check(CLI::IsMember(std::vector<std::string>(kDrawMethodNames.begin(), kDrawMethodNames.end())));
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [s](const std::vector<std::string>& texts) {

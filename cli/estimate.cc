@@ -87,6 +87,21 @@ struct Found {
   }
 };
 
+// The weights of a draft model and its KV cache, which holds as many positions as the model's.
+StatusOr<uint64_t> DraftBytes(const EstimateOptions& options, uint64_t tokens) {
+  if (options.draft_model.empty()) return 0;
+  GYRE_ASSIGN_OR_RETURN(const std::string path, LocateModel(options.draft_model, options.source));
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(path, options.open));
+  const uint32_t block_size = KvPreference().block_size;
+  MemoryCounts counts;
+  counts[kPageGroup] = counts[kWindowGroup] = static_cast<uint32_t>((tokens + block_size - 1) / block_size);
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
+                        SizesOf(*model, counts, static_cast<int>(block_size), KvType::kF16));
+  uint64_t bytes = sizes.both + sizes.MemoryOf(LayerRange{0, sizes.num_layers()});
+  for (const uint64_t layer : sizes.layers) bytes += layer;
+  return bytes;
+}
+
 }  // namespace
 
 Status EstimateCommand(const EstimateOptions& options) {
@@ -136,6 +151,8 @@ Status EstimateCommand(const EstimateOptions& options) {
     return UsageError("--nodes {}: the model has {}, and each node needs one", options.nodes,
                       Counted(sizes.layers.size(), "layer"));
   }
+  GYRE_ASSIGN_OR_RETURN(const uint64_t draft, DraftBytes(options, tokens));
+  if (nodes[0].memory > 0) nodes[0].memory -= std::min(nodes[0].memory - 1, draft);
   GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> parts, BalanceLayers(sizes, nodes));
   uint64_t weights = sizes.both;
   for (uint64_t l : sizes.layers) weights += l;
@@ -154,6 +171,7 @@ Status EstimateCommand(const EstimateOptions& options) {
     const uint64_t in_windows = uint64_t{cache.memory[kWindowGroup]} * preference.block_size;
     if (in_windows > 0)
       fmt::print("               {} of them in layers with a window of {}\n", in_windows, spec.window);
+    if (draft > 0) fmt::print("draft model    {} with its KV cache, on {}\n", DescribeBytes(draft), nodes[0].name);
     fmt::print("buffers        {} a node for steps of {}, {} more for the last\n\n", DescribeBytes(buffers),
                Counted(rows, "row"), DescribeBytes(head_buffers));
     fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",
@@ -190,6 +208,7 @@ Status EstimateCommand(const EstimateOptions& options) {
                                                     {"context", context},
                                                     {"buffers", buffers},
                                                     {"head_buffers", head_buffers},
+                                                    {"draft", draft},
                                                     {"fits", fits},
                                                     {"to_pull", found->missing},
                                                     {"nodes", std::move(list)}}));

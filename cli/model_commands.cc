@@ -185,6 +185,7 @@ Action AddEstimate(CLI::App* app) {
   auto* nodes = app->add_option("--nodes", o->nodes,
                                 "how many nodes share the layers, or the memory of each: 16G,8G or NAME=16G,NAME=8G")
                     ->type_name("NODES");
+  app->add_option("--draft-model", o->draft_model, "a draft model beside it, on the first node")->type_name("FILE");
   AddJsonFlag(app, &o->json);
   return [o, parallel, nodes]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));

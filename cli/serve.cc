@@ -201,6 +201,9 @@ Status ServeCommand(const ServeCommandOptions& options) {
   GYRE_RETURN_IF_ERROR(path.status());
   if (*path != ring_options.model) http.aliases.push_back(ring_options.model);
   ring_options.model = *path;
+  if (!ring_options.draft_model.empty()) {
+    GYRE_ASSIGN_OR_RETURN(ring_options.draft_model, LocateModel(ring_options.draft_model, options.source));
+  }
   // Workers on the same machine open the same path.
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);

@@ -113,6 +113,7 @@ std::string DescribeUsage(const Usage& u) {
   if (prefill > 0) out += fmt::format(", {:.1f} tokens/s", computed / prefill);
   out += fmt::format("; generated {}", Counted(u.generated_tokens, "token"));
   if (u.generated_tokens > 1 && decode > 0) out += fmt::format(", {:.1f} tokens/s", (u.generated_tokens - 1) / decode);
+  if (u.drafted_tokens > 0) out += fmt::format("; {} of {} drafts accepted", u.accepted_drafts, u.drafted_tokens);
   if (u.context_shifts > 0) {
     out += fmt::format("; the context was full {} and lost its older tokens",
                        u.context_shifts == 1 ? "once" : fmt::format("{} times", u.context_shifts));

@@ -241,6 +241,8 @@ class RemoteTarget : public Target {
                                     .cached_tokens = f.cached_tokens(),
                                     .generated_tokens = f.generated_tokens(),
                                     .context_shifts = f.context_shifts(),
+                                    .drafted_tokens = f.drafted_tokens(),
+                                    .accepted_drafts = f.accepted_drafts(),
                                     .to_first_token = Micros(f.to_first_token_us()),
                                     .total = Micros(f.total_us())},
                           .stop = f.stop(),

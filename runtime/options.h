@@ -17,6 +17,7 @@
 namespace gyre {
 
 struct ChangeTimeouts;
+class Drafter;
 class IdentityFolder;
 class StateKeeper;
 class Tracer;
@@ -71,6 +72,11 @@ struct ComputeOptions {
   bool no_chunked_prefill = false;
   bool no_continuous_batching = false;
   bool no_candidates = false;
+  std::string speculation = "auto";  // who guesses the next tokens (Speculation)
+  std::string draft_model;           // path of a small model that guesses, too; "" = none
+  uint32_t draft_tokens = 8;         // its guesses in a step at most
+  bool takes_all_drafts = false;     // whatever they cost (tests, measurements)
+  std::shared_ptr<Drafter> drafter;  // in place of a draft model (tests)
 };
 
 // The settings that make the process a coordinator for workers of other machines.

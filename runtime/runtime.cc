@@ -15,6 +15,7 @@
 #include "coordinator/state/state_keeper.h"
 #include "runtime/devices.h"
 #include "runtime/kv_choice.h"
+#include "runtime/model_drafter.h"
 #include "worker/catch_exhausted.h"
 #include "worker/device_room.h"
 #include "worker/layer.h"
@@ -94,6 +95,22 @@ int FirstThatFits(const ModelSizes& sizes, uint64_t memory) {
 
 // Bytes that one activation takes on the wire; q8 includes its share of a block's scale.
 double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
+
+// The draft model computes while the stages wait for it, so it has as many threads as they.
+StatusOr<std::shared_ptr<Drafter>> OpenDrafter(const RuntimeOptions& o, const Model& target, uint32_t context) {
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(o.draft_model, o.ForOpening()));
+  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(o.threads, o.cpus));
+  GYRE_ASSIGN_OR_RETURN(
+      const auto device,
+      OpenDevice({.name = o.device, .isa = o.isa, .threads = std::max(1, team.threads), .cpus = team.cpus}));
+  GYRE_ASSIGN_OR_RETURN(const std::shared_ptr<Drafter> drafter, ModelDrafter::Open({.model = model,
+                                                                                    .target = &target,
+                                                                                    .device = device,
+                                                                                    .context = context,
+                                                                                    .texts = std::max(1u, o.parallel),
+                                                                                    .chunk = o.chunk}));
+  return drafter;
+}
 
 }  // namespace
 
@@ -291,6 +308,15 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.tokenizer = model_->tokenizer();
   e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
+  const std::optional<Speculation> speculation = ParseSpeculation(o.speculation);
+  if (!speculation) return InvalidArgument("--speculation {}: expected auto, off or ngram", o.speculation);
+  e.speculation = *speculation;
+  e.drafter = o.drafter;
+  e.draft_tokens = o.draft_tokens;
+  if (!o.draft_model.empty() && *speculation == Speculation::kAuto) {
+    GYRE_ASSIGN_OR_RETURN(e.drafter, OpenDrafter(o, *model_, context_));
+  }
+  e.scheduler.takes_all_drafts = o.takes_all_drafts;
   if (o.state != nullptr) {
     e.cache = o.state->cache();
     e.generation = e.cache.generation + (uint64_t{1} << 16);

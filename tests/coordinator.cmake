@@ -6,7 +6,7 @@ if(GYRE_TESTS)
           coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test
-          coordinator_steps_in_flight_test
+          coordinator_steps_in_flight_test coordinator_speculation_test
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_unit_pool_test coordinator_kv_cache_test
           coordinator_replicas_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test

@@ -37,7 +37,7 @@ SamplingParams Unusual() {
 
 TEST(SamplingOptionsTest, EveryFieldThatIsOneNumberHasARow) {
   constexpr size_t kOthers = sizeof(SamplingParams::logit_bias) + sizeof(SamplingParams::seed);
-  const size_t numbers = SamplingOptions().size() * sizeof(float);
+  const size_t numbers = SamplingOptions().size() * sizeof(float) + sizeof(SamplingParams::draw);
   EXPECT_EQ((numbers + 7) / 8 * 8 + kOthers, sizeof(SamplingParams)) << "a field of SamplingParams has no row";
   SamplingParams set = Unusual();
   std::set<double> values;
@@ -46,7 +46,7 @@ TEST(SamplingOptionsTest, EveryFieldThatIsOneNumberHasARow) {
 }
 
 TEST(SamplingOptionsTest, RowsAndMessageHaveTheSameFields) {
-  std::set<std::string> rows = {"seed", "logit_bias"}, fields;
+  std::set<std::string> rows = {"seed", "logit_bias", "draw"}, fields;
   const auto* message = v1::Sampling::descriptor();
   for (int i = 0; i < message->field_count(); ++i) fields.emplace(message->field(i)->name());
   for (const SamplingOption& option : SamplingOptions()) {

@@ -35,12 +35,14 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.policy = static_cast<SchedulerPolicy>(pick(0, 2));
   o.step_tokens = pick(0, 1) > 0 ? pick(1, 6) : 0;
   o.reserve_positions = pick(0, 5) == 0 ? pick(1, o.memory[kPageGroup] * o.block_size) : 0;
+  o.takes_all_drafts = true;
   return {.scheduler = o,
           .seed = seed,
           .error_rate = pick(0, 2) > 0 ? 0.05 : 0,
           .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0,
           .hold_percent = pick(0, 1) > 0 ? 6 : 0,
           .ring_percent = std::array{0, 2, 12}[pick(0, 2)],
+          .draft_rate = pick(0, 2) > 0 ? 0.7 : 0,
           .shift_rate = pick(0, 1) > 0 ? 0.5 : 0};
 }
 
@@ -84,6 +86,8 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     sum.cache_hits += stats.cache_hits;
     sum.cache_lookups += stats.cache_lookups;
     sum.preemptions += stats.preemptions;
+    sum.draft_rows += stats.draft_rows;
+    sum.accepted_drafts += stats.accepted_drafts;
     sum.cached_positions += stats.cached_positions;
     sum.replayed_rows += stats.replayed_rows;
     sum.computed_rows += stats.computed_rows;
@@ -94,6 +98,8 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(sum.preemptions, 1000u);
   EXPECT_GE(sum.cached_positions, 10000u);
   EXPECT_GE(sum.replayed_rows, 10000u);
+  EXPECT_GE(sum.accepted_drafts, 1000u);
+  EXPECT_GE(sum.draft_rows, sum.accepted_drafts + 1000);
   EXPECT_GE(holds, 2000u);
   EXPECT_GE(shifts, 1000u);
   EXPECT_GE(lost, 5u);
@@ -287,7 +293,9 @@ std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slo
                        .decode_groups = 3,
                        .max_rows = 8,
                        .chunk = 4,
-                       .max_sequences = 5};
+                       .max_sequences = 5,
+                       .takes_all_drafts = true};
+  options.draft_rate = 0.7;
   options.corrupt = std::move(corrupt);
   SchedulerWorld world(options);
   testing::PlayEvents(world, 2000);
@@ -357,6 +365,31 @@ TEST(SchedulerSoak, FindsASkippedRow) {
                 if (item.count > 1) ++item.first_position, --item.count;
               }),
               HasSubstr("sequence"));
+}
+
+TEST(SchedulerSoak, FindsADraftThatIsNotTheOneThatWasSent) {
+  EXPECT_NE(ProblemWith([](StepPlan* plan) {
+              for (StepItem& item : plan->items) {
+                if (!item.drafts.empty()) item.drafts.front() = 1 - item.drafts.front();
+              }
+            }),
+            "");
+}
+
+TEST(SchedulerSoak, FindsAMarkAfterAnotherRow) {
+  EXPECT_GE(SeedsWithProblems(40,
+                              [](uint64_t seed) {
+                                WorldOptions options = RandomOptions(seed);
+                                options.scheduler.memory[kSlotGroup] = 2 * options.scheduler.max_sequences + 8;
+                                options.draft_rate = 1;
+                                options.corrupt = [](StepPlan* plan) {
+                                  for (StepItem& item : plan->items) {
+                                    if (!item.slots.marks.empty()) ++item.slots.marks.front().row;
+                                  }
+                                };
+                                return options;
+                              }),
+            1);
 }
 
 TEST(SchedulerSoak, FindsASampleThatWasForgotten) {

@@ -57,6 +57,8 @@ MetricsInput MadeUp() {
   e.failed = 1;
   e.cancelled = 2;
   e.tokens_generated = 80;
+  e.drafted_tokens = 50;
+  e.accepted_drafts = 30;
   e.forced_tokens = 21;
   e.mask_bytes_sent = 4096;
   e.mask_time.Add(milliseconds(3));
@@ -116,6 +118,10 @@ gyre_requests_ended_total{outcome="cancelled"} 2
 # HELP gyre_tokens_generated_total Tokens that were generated.
 # TYPE gyre_tokens_generated_total counter
 gyre_tokens_generated_total 80
+# HELP gyre_draft_tokens_total Guesses of the next tokens whose rows were computed, by whether the token was drawn.
+# TYPE gyre_draft_tokens_total counter
+gyre_draft_tokens_total{accepted="true"} 30
+gyre_draft_tokens_total{accepted="false"} 20
 # HELP gyre_forced_tokens_total Generated tokens that a grammar forced, and that took no answer.
 # TYPE gyre_forced_tokens_total counter
 gyre_forced_tokens_total 21

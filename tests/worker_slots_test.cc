@@ -118,6 +118,26 @@ TEST_P(Slots, ASnapshotIsTheStateOfItsPosition) {
     EXPECT_EQ(stage_->Run({Asked(1, 16, {.slot = 1, .begin = 2, .begin_number = 77})}), expected);
 }
 
+// The rows behind a mark may turn out to be void.
+TEST_P(Slots, AMarkIsTheStateAfterItsRow) {
+  stage_->Run({Rows(0, 0, 6)});
+  const auto expected = stage_->Run({Asked(0, 6)});
+  stage_->Run({Rows(1, 0, 4, {.slot = 1})});
+  stage_->Run({Rows(1, 4, 4, {.slot = 1, .marks = {{1, 2}, {2, 3}}})});
+  EXPECT_EQ(pool().Header(2).position, 6u);
+  EXPECT_EQ(pool().Header(3).position, 7u);
+  EXPECT_EQ(pool().full(2), 0u) << "a mark is no snapshot";
+  EXPECT_THAT(Refusal(Asked(1, 6, {.slot = 3})), HasSubstr("at position 7 of sequence 1"));
+  EXPECT_THAT(Refusal(Asked(1, 6, {.slot = 1})), HasSubstr("at position 8 of sequence 1"));
+  EXPECT_EQ(stage_->Run({Asked(1, 6, {.slot = 2})}), expected);
+  EXPECT_THAT(Refusal(Rows(1, 7, 2, {.slot = 2, .marks = {{1, 3}}})), HasSubstr("a mark after row 1 of 2"));
+  EXPECT_THAT(Refusal(Rows(1, 7, 3, {.slot = 2, .marks = {{1, 3}, {0, 1}}})), HasSubstr("a mark after row 0"));
+  EXPECT_THAT(Refusal(Rows(1, 7, 2, {.slot = 2, .marks = {{0, 2}}})), HasSubstr("written twice"));
+  EXPECT_THAT(Refusal(Rows(1, 7, 2, {.slot = 2, .marks = {{0, testing::kSlotCount}}})), HasSubstr("a mark in slot"));
+  EXPECT_THAT(Refusal(Rows(1, 7, 2, {.slot = 2, .copy = 0, .copy_number = 5, .marks = {{0, 3}}})),
+              HasSubstr("may be void"));
+}
+
 TEST_P(Slots, TablesThatMakeNoSenseAreRefused) {
   stage_->Run({Rows(0, 0, 4)});
   EXPECT_THAT(Refusal(Rows(0, 4, 1, {.slot = testing::kSlotCount})), HasSubstr("this stage has 0-3"));

@@ -69,8 +69,12 @@ void RowPlaces::Fill(const StepBatch& batch, Backend& queue) {
       of.tables.push_back(UploadTable(s, group, &of.unfolded[i], queue));
     }
     Add(s, 0, s.row_count, i, *this, before);
-    sequences_.push_back(
-        {before, s.row_count, s.blocks.size() > kSlots && !s.blocks[kSlots].empty() ? s.blocks[kSlots][0] : kNoBlock});
+    sequences_.push_back({.first = before, .count = s.row_count, .slot = kNoBlock, .marks = {}});
+    if (s.blocks.size() > kSlots && !s.blocks[kSlots].empty()) {
+      SlotTable slots = SlotTable::From(s.blocks[kSlots]);
+      sequences_.back().slot = slots.slot;
+      sequences_.back().marks = std::move(slots.marks);
+    }
     before += s.row_count;
   }
   Upload(queue);

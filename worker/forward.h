@@ -44,6 +44,7 @@ class RowPlaces {
   struct SequenceRows {
     size_t first = 0, count = 0;
     BlockId slot = kNoBlock;
+    std::vector<SlotTable::Mark> marks;
   };
   std::span<const SequenceRows> sequences() const { return sequences_; }
   // cos and sin [rows][dims/2] of a rotary embedding, computed once a step; on the device.
@@ -142,8 +143,12 @@ class Forward {
   void Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const ShortConvolutionSpec& spec, const RowPlaces& places, float* out);
+  // Calls op() with the states of all rows in states_: floats [begin, end) of each. Where there are marks it is called
+  // for the rows up to the first one of each sequence, then up to the next, and the state between is copied to them.
+  template <typename Op>  // void()
+  void OverStates(const Layer& layer, const RowPlaces& places, size_t begin, size_t end, const Op& op);
   // The convolution of in [rows][channels], of the layer's states.
-  void Convolve(const Layer& layer, const float* in, bool silu, float* out);
+  void Convolve(const Layer& layer, const RowPlaces& places, const float* in, bool silu, float* out);
   // out_h = W_h x_h for each head: in has `heads` vectors of in_stride floats a row, of which the first W_h.k count.
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
                      std::span<const ClassRun> runs, float* out, size_t out_stride);

@@ -77,9 +77,6 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
 
 const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const size_t rows = places.count(), kept = logit_rows.count(), width = layer.matrix(Slot::kO).k;
-  states_.clear();
-  for (const RowPlaces::SequenceRows& s : places.sequences())
-    states_.push_back({layer.pages->State(s.slot), s.first, s.count});
   float* out = Room(attended_, rows * width);
   if (const auto* delta = std::get_if<DeltaNetSpec>(&layer.spec.mixer))
     Mix(layer, *delta, places, out);
@@ -94,16 +91,38 @@ const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlace
   return out;
 }
 
-void Forward::Convolve(const Layer& layer, const float* in, bool silu, float* out) {
+template <typename Op>
+void Forward::OverStates(const Layer& layer, const RowPlaces& places, size_t begin, size_t end, const Op& op) {
+  for (size_t piece = 0;; ++piece) {
+    states_.clear();
+    for (const RowPlaces::SequenceRows& s : places.sequences()) {
+      if (piece > s.marks.size()) continue;
+      const size_t from = piece == 0 ? 0 : s.marks[piece - 1].row + 1;
+      const size_t to = piece == s.marks.size() ? s.count : s.marks[piece].row + 1;
+      states_.push_back({layer.pages->State(s.slot), s.first + from, to - from});
+    }
+    if (states_.empty()) return;
+    op();
+    for (const RowPlaces::SequenceRows& s : places.sequences()) {
+      if (piece >= s.marks.size()) continue;
+      backend_.Copy(layer.pages->State(s.slot) + begin, layer.pages->State(s.marks[piece].slot) + begin,
+                    (end - begin) * sizeof(float));
+    }
+  }
+}
+
+void Forward::Convolve(const Layer& layer, const RowPlaces& places, const float* in, bool silu, float* out) {
   const ModelSpec::StateSize size = ModelSpec::StateOf(layer.spec, static_cast<int>(dim_));
-  backend_.ShortConv(in, size.channels, states_,
-                     {.channels = size.channels,
-                      .taps = size.taps,
-                      .w = layer.vector(Slot::kConv),
-                      .bias = layer.vector(Slot::kConvBias),
-                      .silu = silu,
-                      .state_at = 0},
-                     out);
+  OverStates(layer, places, 0, size.channels * (size.taps - 1), [&] {
+    backend_.ShortConv(in, size.channels, states_,
+                       {.channels = size.channels,
+                        .taps = size.taps,
+                        .w = layer.vector(Slot::kConv),
+                        .bias = layer.vector(Slot::kConvBias),
+                        .silu = silu,
+                        .state_at = 0},
+                       out);
+  });
 }
 
 void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces& places, float* out) {
@@ -127,21 +146,24 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
               {layer.matrix(Slot::kBeta), beta}});
   }
   float* u = Room(convolved_, rows * channels);
-  Convolve(layer, in, true, u);
+  Convolve(layer, places, in, true, u);
   backend_.DecayGates(alpha, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
   backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
-  backend_.ScanState({.q = u, .k = u + keys, .v = u + 2 * keys, .stride = channels, .decay = decay, .beta = beta},
-                     states_,
-                     {.key_heads = Size(spec.key_heads),
-                      .value_heads = heads,
-                      .key_dim = head,
-                      .value_dim = head,
-                      .interleaved = !spec.consecutive,
-                      .delta = true,
-                      .key_norm_eps = 1e-6f,
-                      .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head))),
-                      .state_at = channels * (Size(spec.kernel) - 1)},
-                     out);
+  const size_t state_at = channels * (Size(spec.kernel) - 1);
+  OverStates(layer, places, state_at, state_at + heads * head * head, [&] {
+    backend_.ScanState({.q = u, .k = u + keys, .v = u + 2 * keys, .stride = channels, .decay = decay, .beta = beta},
+                       states_,
+                       {.key_heads = Size(spec.key_heads),
+                        .value_heads = heads,
+                        .key_dim = head,
+                        .value_dim = head,
+                        .interleaved = !spec.consecutive,
+                        .delta = true,
+                        .key_norm_eps = 1e-6f,
+                        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head))),
+                        .state_at = state_at},
+                       out);
+  });
   backend_.RmsNorm(out, rows * heads, head, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
   backend_.Activate(z, rows * values, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, rows * values);
@@ -155,17 +177,20 @@ void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& p
   Multiply(normed_.data(), places.runs(),
            {{layer.matrix(Slot::kStateIn), in}, {layer.matrix(Slot::kOutGate), z}, {layer.matrix(Slot::kStep), step}});
   float* u = Room(convolved_, rows * channels);
-  Convolve(layer, in, true, u);
+  Convolve(layer, places, in, true, u);
   backend_.DecayGates(step, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step, decay);
-  backend_.ScanState({.q = u + inner + keys, .k = u + inner, .v = u, .stride = channels, .decay = decay, .beta = step},
-                     states_,
-                     {.key_heads = groups,
-                      .value_heads = heads,
-                      .key_dim = Size(spec.state),
-                      .value_dim = inner / heads,
-                      .skip = layer.vector(Slot::kSkip),
-                      .state_at = channels * (Size(spec.kernel) - 1)},
-                     out);
+  const size_t state_at = channels * (Size(spec.kernel) - 1);
+  OverStates(layer, places, state_at, state_at + inner * Size(spec.state), [&] {
+    backend_.ScanState(
+        {.q = u + inner + keys, .k = u + inner, .v = u, .stride = channels, .decay = decay, .beta = step}, states_,
+        {.key_heads = groups,
+         .value_heads = heads,
+         .key_dim = Size(spec.state),
+         .value_dim = inner / heads,
+         .skip = layer.vector(Slot::kSkip),
+         .state_at = state_at},
+        out);
+  });
   backend_.Activate(z, rows * inner, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, rows * inner);
   backend_.GroupRmsNorm(out, rows, groups, inner / groups, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
@@ -179,7 +204,7 @@ void Forward::Mix(const Layer& layer, const ShortConvolutionSpec&, const RowPlac
             {layer.matrix(Slot::kInGate), before},
             {layer.matrix(Slot::kOutGate), after}});
   backend_.MultiplyInPlace(in, before, n);
-  Convolve(layer, in, false, out);
+  Convolve(layer, places, in, false, out);
   backend_.MultiplyInPlace(out, after, n);
 }
 

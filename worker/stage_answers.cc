@@ -140,13 +140,17 @@ void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {
 
 LogitsAnswer Stage::Answer(const FullLogitsRequest& question) {
   LogitsAnswer answer{.question = question, .logits = {}};
-  const auto found = std::find(kept_keys_.begin(), kept_keys_.end(), question);
-  if (found == kept_keys_.end()) return answer;
+  // The newest row of this position: one before it may have been a draft's.
+  size_t found = kKeptRows;
+  for (size_t i = 1; i <= kept_keys_.size() && found == kKeptRows; ++i) {
+    const size_t at = (next_kept_ + kKeptRows - i) % kKeptRows;
+    if (kept_keys_[at] == question) found = at;
+  }
+  if (found == kKeptRows) return answer;
   const ModelSpec& spec = parts_.model->spec();
   float* logits = logits_.EnsureCapacity(backend_.device(), vocab_);
   backend_.Recycle();
-  forward_.Head(kept_.data() + static_cast<size_t>(found - kept_keys_.begin()) * dim_, 1, parts_.ends, spec.logit_scale,
-                spec.final_softcap, logits);
+  forward_.Head(kept_.data() + found * dim_, 1, parts_.ends, spec.logit_scale, spec.final_softcap, logits);
   const auto values = backend_.Download(static_cast<const float*>(logits), vocab_);
   backend_.Finish();
   answer.logits.assign(values.begin(), values.end());

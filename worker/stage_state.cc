@@ -22,10 +22,23 @@ Status Stage::CheckSlots(const StepBatch& batch) const {
   for (const SeqRows& s : batch.seqs) {
     const auto seq = static_cast<uint64_t>(s.seq);
     const std::vector<BlockId>& entries = s.blocks[kGroup];
-    if (entries.size() != SlotTable::kEntries) {
-      return InvalidArgument("sequence {}: a table of {} slots, expected {}", seq, entries.size(), SlotTable::kEntries);
+    if (entries.size() < SlotTable::kEntries || (entries.size() - SlotTable::kEntries) % 2 != 0) {
+      return InvalidArgument("sequence {}: a table of {} slots, expected {} and two for each mark", seq, entries.size(),
+                             SlotTable::kEntries);
     }
     const SlotTable table = SlotTable::From(entries);
+    if (!table.marks.empty() && table.copy != kNoBlock)
+      return InvalidArgument("sequence {}: a snapshot of a state that may be void", seq);
+    uint32_t next = 0;
+    for (const SlotTable::Mark& mark : table.marks) {
+      if (mark.row < next || size_t{mark.row} + 1 >= s.row_count)
+        return InvalidArgument("sequence {}: a mark after row {} of {}", seq, mark.row, s.row_count);
+      next = mark.row + 1;
+      if (mark.slot == kNoBlock || (first != nullptr && mark.slot >= first->pages->num_blocks()))
+        return InvalidArgument("sequence {}: a mark in slot {}", seq, mark.slot);
+      if (!written.insert(mark.slot).second)
+        return InvalidArgument("sequence {}: slot {} is written twice in a step", seq, mark.slot);
+    }
     if (table.slot == kNoBlock) return InvalidArgument("sequence {} has no slot for its state", seq);
     for (BlockId slot : {table.slot, table.begin, table.copy}) {
       if (slot == kNoBlock || first == nullptr || slot < first->pages->num_blocks()) continue;
@@ -79,6 +92,10 @@ void Stage::BeginStates(const StepBatch& batch, uint64_t step) {
       pool.SetHeader(table.slot, {.seq = s.seq, .incarnation = s.incarnation, .position = SlotHeader::kNoPosition});
       pool.Stamp(table.slot, step);
       if (table.copy != kNoBlock) pool.Stamp(table.copy, step);  // a step may end when it is written
+      for (const SlotTable::Mark& mark : table.marks) {
+        pool.SetHeader(mark.slot, pool.Header(table.slot));
+        pool.Stamp(mark.slot, step);
+      }
       if (s.first_position == 0) pool.Clear(table.slot, backend_);
       if (table.begin != kNoBlock) pool.CopyState(table.begin, table.slot, backend_);
     }
@@ -103,6 +120,11 @@ void Stage::EndStates(const StepBatch& batch, uint64_t step) {
       const SlotTable table = SlotTable::From(s.blocks[kGroup]);
       SlotHeader header{.seq = s.seq, .incarnation = s.incarnation, .position = s.first_position + s.row_count};
       pool.SetHeader(table.slot, header);
+      for (const SlotTable::Mark& mark : table.marks) {
+        SlotHeader of_mark = header;
+        of_mark.position = s.first_position + mark.row + 1;
+        pool.SetHeader(mark.slot, of_mark);
+      }
       if (table.copy == kNoBlock) continue;
       header.snapshot = table.copy_number;
       pool.SetHeader(table.copy, header);

@@ -15,6 +15,7 @@
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "coordinator/engine/cache_index.h"
+#include "coordinator/engine/drafter.h"
 #include "coordinator/engine/request.h"
 #include "coordinator/engine/scheduler.h"
 #include "model/tokenizer.h"
@@ -54,8 +55,11 @@ struct EngineOptions {
   int dim = 0;                           // width of a hidden state; 0: embeddings are refused
   uint32_t context = 0;                  // positions of a sequence at most
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
-  uint32_t candidates = 64;              // K of a sampled row where top-k doesn't say
-  bool candidates_path = true;           // off: always the full logits
+  Speculation speculation = Speculation::kAuto;
+  std::shared_ptr<Drafter> drafter;  // guesses where the text itself does not repeat; may be null
+  uint32_t draft_tokens = 8;         // its guesses in a step at most
+  uint32_t candidates = 64;          // K of a sampled row where top-k doesn't say
+  bool candidates_path = true;       // off: always the full logits
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.
   Duration step_timeout = std::chrono::minutes(10);
   uint64_t salt = 0;  // of the prefix cache: model content and KV type
@@ -84,11 +88,12 @@ struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_requests = 0, step_errors = 0, discarded_results = 0;
-  uint64_t step_bytes_sent = 0;  // frames of steps, to the first stage
-  uint64_t mask_bytes_sent = 0;  // frames of masks, to the first stage
-  uint64_t forced_tokens = 0;    // generated ones that a grammar left no choice about, and that took no answer
-  LatencyHistogram mask_time;    // of masks that were not known when a text needed them, until they were
-  uint64_t context_shifts = 0;   // full contexts that lost their older tokens (EngineOptions::context_keep)
+  uint64_t step_bytes_sent = 0;                      // frames of steps, to the first stage
+  uint64_t mask_bytes_sent = 0;                      // frames of masks, to the first stage
+  uint64_t drafted_tokens = 0, accepted_drafts = 0;  // guesses whose rows were sent; those that were drawn
+  uint64_t forced_tokens = 0;   // generated ones that a grammar left no choice about, and that took no answer
+  LatencyHistogram mask_time;   // of masks that were not known when a text needed them, until they were
+  uint64_t context_shifts = 0;  // full contexts that lost their older tokens (EngineOptions::context_keep)
   // Tokens of all prompts, and rows of prompts that were sent into the ring: those of replays too, not those that the
   // prefix cache had.
   uint64_t prompt_tokens = 0, prompt_rows = 0;

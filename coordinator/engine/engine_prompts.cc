@@ -53,7 +53,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
                          .mask = {},
                          .logprobs = r.prompt_logprobs});
   }
-  if (samples) requests->push_back(SampleRequest(s, item));
+  if (samples) AskSamples(s, item, requests);
 }
 
 // Takes in a row's answer where the request asks for its prompt's rows, each once and in their order.

@@ -130,17 +130,26 @@ class Engine::Impl {
 
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
-  const SamplingParams& SamplingOf(Sequence& s) const;
-  RowRequest SampleRequest(Sequence& s, const StepItem& item);
+  // The settings for the token behind so many generated ones. `only_ends`: nothing but an end may come.
+  const SamplingParams& SamplingOf(Sequence& s, uint32_t generated, bool only_ends) const;
+  const SamplingParams& SamplingNow(Sequence& s) const { return SamplingOf(s, s.generated(), guide_.OnlyEnds(s.id)); }
+  void AskSamples(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
+  void NameMasks(const Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
   void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);
   void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
   void OnStepFailed(StepId step, const StepError& error);
   void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
+  void OnSampledRow(Sequence& s, const RowAnswer& answer);
   void Ask(const Sequence& s, uint32_t position);
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw, float raw_logit);
+  // Proposes drafts for what follows.
+  void Speculate(Sequence& s);
+  bool AskDrafter(Sequence& s, double own_chance, size_t most);
+  void OnDrafts(SeqId seq, size_t size, Drafts drafts);
+  void Propose(Sequence& s, Drafts drafts);
   // Tells the sink of a token. False: it ended the text.
   bool Accept(Sequence& s, const Draw& draw, float raw_logit);
   bool ShiftContext(Sequence& s);
@@ -185,6 +194,7 @@ class Engine::Impl {
   bool distrusts_cache_ = false;  // blocks may be of two sequences: the next ring begins with none
   Deadline next_check_{};
   GrammarGuide guide_;
+  DraftChances draft_chances_;  // of all requests
   StatsBoard board_;
   EngineStats& counts_ = board_.counts;
   std::deque<LinkInbox::Command> commands_;  // that are being run

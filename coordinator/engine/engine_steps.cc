@@ -9,9 +9,9 @@
 namespace gyre {
 
 // The settings for the next token. Where the text may not end yet, the ids that would end it are banned.
-const SamplingParams& Engine::Impl::SamplingOf(Sequence& s) const {
+const SamplingParams& Engine::Impl::SamplingOf(Sequence& s, uint32_t generated, bool only_ends) const {
   const Request& r = s.request;
-  if (s.generated() >= r.min_new_tokens || r.ignore_end || guide_.OnlyEnds(s.id)) return r.sampling;
+  if (generated >= r.min_new_tokens || r.ignore_end || only_ends) return r.sampling;
   if (!s.endless_sampling) {
     SamplingParams& params = s.endless_sampling.emplace(r.sampling);
     std::vector<TokenId> ends = r.stop_ids;
@@ -25,19 +25,37 @@ const SamplingParams& Engine::Impl::SamplingOf(Sequence& s) const {
   return *s.endless_sampling;
 }
 
-// The answer that decides the next token.
-RowRequest Engine::Impl::SampleRequest(Sequence& s, const StepItem& item) {
-  RowRequest request;
-  if (options_.candidates_path && !s.wants_full_logits) {
-    request = MakeRowRequest(SamplingOf(s), s.History(), guide_.WordsOf(s.id), options_.candidates);
-  } else {
-    request.mode = RowMode::kFullLogits;
+// The answers that decide the next token, and those behind the drafts. REQUIRES: the drafts stand behind the tokens.
+void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests) {
+  const size_t known = s.tokens.size() - item.drafts.size();
+  s.row_requests.clear();
+  s.behind.clear();
+  for (size_t ahead = 0; ahead <= item.drafts.size(); ++ahead) {
+    const grammar::TokenMask* mask = item.drafts.empty() ? guide_.MaskOf(s.id) : s.masks[ahead].get();
+    RowRequest request;
+    if (options_.candidates_path && !s.wants_full_logits) {
+      const auto generated = static_cast<uint32_t>(known + ahead - s.request.prompt.size());
+      TokenHistory history = s.History();
+      history.tokens = history.tokens.first(known + ahead);
+      request = MakeRowRequest(SamplingOf(s, generated, mask != nullptr && mask->only_ends), history,
+                               mask == nullptr ? std::span<const uint64_t>() : mask->words, options_.candidates);
+    } else {
+      request.mode = RowMode::kFullLogits;
+    }
+    request.first = static_cast<uint32_t>(item.known_end() - item.first_position - 1 + ahead);
+    request.count = 1;
+    request.logprobs = s.request.logprobs;
+    s.row_requests.push_back(request);
+    requests->push_back(std::move(request));
   }
-  request.first = item.count - 1;
-  request.count = 1;
-  request.logprobs = s.request.logprobs;
-  s.row_request = request;
-  return request;
+}
+
+void Engine::Impl::NameMasks(const Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
+  if (s.request.grammar == nullptr || !item.sample_last || requests->empty()) return;
+  if (item.drafts.empty()) return guide_.Name(guide_.SharedMaskOf(s.id), step, &requests->back());
+  const size_t first = requests->size() - item.drafts.size() - 1;
+  for (size_t ahead = 0; ahead <= item.drafts.size(); ++ahead)
+    guide_.Name(s.masks[ahead], step, &(*requests)[first + ahead]);
 }
 
 Status Engine::Impl::SendStep(const StepPlan& plan) {
@@ -60,10 +78,15 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
       s->began = Now();
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
     }
+    const size_t known = s->tokens.size();
+    s->tokens.insert(s->tokens.end(), item.drafts.begin(), item.drafts.end());
     AskRows(*s, item, &rows.requests);
-    if (item.sample_last && !rows.requests.empty()) guide_.Name(s->id, plan.step, &rows.requests.back());
+    NameMasks(*s, item, plan.step, &rows.requests);
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
+    s->tokens.resize(known);
+    s->drafted += static_cast<uint32_t>(item.drafts.size());
+    counts_.drafted_tokens += item.drafts.size();
     batch_.seqs.push_back(std::move(rows));
   }
   GYRE_RETURN_IF_ERROR(SendMasks());
@@ -114,15 +137,13 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const Ste
   for (const StepItem& item : landed.valid) {
     if (Sequence* s = Find(item.seq); s != nullptr && s->request.progress) TellProgress(*s, item);
     auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
-    bool sampled = false;
     for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {
       Sequence* s = Find(item.seq);
       if (s == nullptr) continue;
-      sampled |= row->position == item.first_position + item.count - 1;
       OnAnswer(*s, item, *row);
     }
-    if (Sequence* s = Find(item.seq); s != nullptr && item.sample_last && !sampled) {
-      Fail(*s, Internal("the last stage gave no answer for position {}", item.first_position + item.count - 1));
+    if (Sequence* s = Find(item.seq); s != nullptr && scheduler_->SampleOwed(s->id) && !full_logits_.Asks(s->id)) {
+      Fail(*s, Internal("the last stage gave no answer for position {}", scheduler_->Positions(s->id) - 1));
     }
   }
 }
@@ -138,11 +159,20 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
 }
 
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
-  const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
-  const Request& r = s.request;
   if (const Status status = TakePromptRow(s, item, answer); !status.ok()) return Fail(s, status);
-  if (!last) return;
-  if (const Status status = EndPrompt(s); !status.ok()) return Fail(s, status);
+  if (!item.sample_last || answer.position + 1 < item.known_end()) return;
+  if (answer.position + 1 == item.known_end()) {
+    if (const Status status = EndPrompt(s); !status.ok()) return Fail(s, status);
+    return OnSampledRow(s, answer);
+  }
+  if (full_logits_.Asks(s.id)) return s.behind.push_back(answer);
+  // Behind a draft that was not drawn, no row counts.
+  if (scheduler_->SampleOwed(s.id) && answer.position + 1 == scheduler_->Positions(s.id)) OnSampledRow(s, answer);
+}
+
+// The answer of the row whose token is owed.
+void Engine::Impl::OnSampledRow(Sequence& s, const RowAnswer& answer) {
+  const Request& r = s.request;
   if (r.max_new_tokens == 0 || ContextIsFull(s)) return Finish(s, FinishReason::kLength);
   if (r.logprobs) {
     StatusOr<RowLogprobs> logprobs = RowLogprobs::Read(answer, *r.logprobs, options_.vocab);
@@ -153,7 +183,7 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
     s.wants_full_logits = false;
     return SampleFrom(s, answer.values, answer.position);
   }
-  StatusOr<std::optional<Draw>> draw = SampleCandidates(SamplingOf(s), s.History(), s.row_request, answer,
+  StatusOr<std::optional<Draw>> draw = SampleCandidates(SamplingNow(s), s.History(), s.row_requests.front(), answer,
                                                         options_.vocab, static_cast<uint32_t>(s.window.gap()));
   if (!draw.ok()) return Fail(s, draw.status());
   if (!draw->has_value()) return Ask(s, answer.position);
@@ -187,13 +217,23 @@ void Engine::Impl::OnLogitsAnswer(const LogitsAnswer& answer) {
     ++counts_.discarded_results;
     return;
   }
-  Sequence& s = *sequences_.at(answer.question.seq);
+  const SeqId id = answer.question.seq;
+  Sequence* s = sequences_.at(id).get();
   if (answer.logits.empty()) {
-    s.wants_full_logits = true;
-    scheduler_->Repeat(s.id);
+    s->wants_full_logits = true;
+    s->behind.clear();
+    scheduler_->Repeat(id);
     return;
   }
-  SampleFrom(s, answer.logits, answer.question.position);
+  SampleFrom(*s, answer.logits, answer.question.position);
+  while ((s = Find(id)) != nullptr && !s->behind.empty() && !full_logits_.Asks(id)) {
+    const RowAnswer next = std::move(s->behind.front());
+    s->behind.pop_front();
+    if (!scheduler_->SampleOwed(id) || next.position + 1 != scheduler_->Positions(id)) return s->behind.clear();
+    OnSampledRow(*s, next);
+  }
+  if (s != nullptr && scheduler_->SampleOwed(id) && !full_logits_.Asks(id))
+    Fail(*s, Internal("the last stage gave no answer for position {}", scheduler_->Positions(id) - 1));
 }
 
 Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t position) const {
@@ -206,7 +246,7 @@ Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t positi
 void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
   if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
   const auto text_position = static_cast<uint32_t>(position + s.window.gap());
-  const StatusOr<Draw> draw = SampleFull(SamplingOf(s), s.History(), guide_.WordsOf(s.id), logits, text_position);
+  const StatusOr<Draw> draw = SampleFull(SamplingNow(s), s.History(), guide_.WordsOf(s.id), logits, text_position);
   return draw.ok() ? Emit(s, *draw, logits[static_cast<size_t>(draw->token)]) : Fail(s, draw.status());
 }
 
@@ -242,9 +282,64 @@ bool Engine::Impl::Accept(Sequence& s, const Draw& draw, float raw_logit) {
 
 void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   const SeqId id = s.id;
+  if (!s.row_requests.empty()) s.row_requests.pop_front();
   if (!Accept(s, draw, raw_logit)) return;
   if (!scheduler_->Append(id, draw.token).ok() && !ShiftContext(s)) return Finish(s, FinishReason::kLength);
+  if (scheduler_->SampleOwed(id)) {
+    ++s.accepted_drafts;
+    ++counts_.accepted_drafts;
+    // The mask that the next row had is known, but not the grammar's state, which the one behind it needs.
+    if (!guide_.Awaits(id)) return;
+    scheduler_->DropDrafts(id);
+    scheduler_->Repeat(id);
+  }
   ForceTokens(s);
+  if (Sequence* alive = Find(id)) Speculate(*alive);
+}
+
+void Engine::Impl::Speculate(Sequence& s) {
+  if (!s.drafts || s.generated() + 1 >= s.request.max_new_tokens) return;
+  const uint32_t most = s.request.max_new_tokens - s.generated() - 1;
+  Drafts drafts = s.drafts->Propose(s.request.speculation, most);
+  if (!AskDrafter(s, drafts.chances.empty() ? 0 : drafts.chances.front(), most)) Propose(s, std::move(drafts));
+}
+
+// Asks the drafter for better guesses than the text's own; the sequence gets no rows until they come.
+bool Engine::Impl::AskDrafter(Sequence& s, double own_chance, size_t most) {
+  if (options_.drafter == nullptr || options_.speculation == Speculation::kNgram || guide_.Awaits(s.id)) return false;
+  const double chance = s.drafts->drafter_chance();
+  if (own_chance > chance) return false;
+  most = std::min({most, size_t{s.request.speculation.n_max}, size_t{options_.draft_tokens}});
+  size_t n = scheduler_->DraftsAhead(chance, most, options_.drafter->each());
+  if (n == 0 && s.drafts->TriesDrafter()) n = 1;
+  if (n == 0) return false;
+  const size_t first = std::exchange(s.drafts->told, s.tokens.size());
+  scheduler_->AwaitDrafts(s.id);
+  options_.drafter->Draft({.seq = s.id,
+                           .first = first,
+                           .tokens = {s.tokens.begin() + static_cast<std::ptrdiff_t>(first), s.tokens.end()},
+                           .prompt = s.request.prompt.size(),
+                           .most = static_cast<uint32_t>(n),
+                           .sampling = s.request.sampling},
+                          [this, id = s.id, size = s.tokens.size()](Drafts drafts) {
+                            Post([this, id, size, drafts = std::move(drafts)] { OnDrafts(id, size, drafts); });
+                          });
+  return true;
+}
+
+void Engine::Impl::OnDrafts(SeqId seq, size_t size, Drafts drafts) {
+  Sequence* s = Find(seq);
+  if (s == nullptr) return;
+  scheduler_->DraftsCame(seq);
+  if (s->tokens.size() != size) return;
+  const uint32_t most = s->request.max_new_tokens - s->generated() - 1;
+  Propose(*s, s->drafts->Take(std::move(drafts), s->request.speculation, most));
+}
+
+void Engine::Impl::Propose(Sequence& s, Drafts drafts) {
+  s.masks = guide_.Ahead(s.id, drafts.tokens);
+  drafts.tokens.resize(s.masks.empty() ? 0 : s.masks.size() - 1);
+  if (!drafts.tokens.empty()) scheduler_->Propose(s.id, std::move(drafts));
 }
 
 void Engine::Impl::Guide(Sequence& s, const Status& status) {
@@ -259,7 +354,9 @@ void Engine::Impl::OnMask(SeqId seq, const Status& found, Duration took) {
   if (!found.ok()) return Fail(*s, found);
   scheduler_->MaskReady(seq);
   // The token before was drawn: if it has no rows on their way, those that must follow can go with it.
-  if (s->generated() > 0) ForceTokens(*s);
+  if (s->generated() == 0) return;
+  ForceTokens(*s);
+  if (Sequence* alive = Find(seq)) Speculate(*alive);
 }
 
 // Tokens that must come whatever the model says need no answer: their rows go in one step.

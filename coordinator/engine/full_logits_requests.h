@@ -14,6 +14,7 @@ namespace gyre {
 class FullLogitsRequests {
  public:
   bool empty() const { return open_.empty(); }
+  bool Asks(SeqId seq) const { return open_.count(seq) > 0; }
   void Ask(const FullLogitsRequest& question) { open_[question.seq] = {.question = question}; }
   void Drop(SeqId seq) { open_.erase(seq); }
   // Drops those of sequences that have another incarnation now: a replay samples the row again.

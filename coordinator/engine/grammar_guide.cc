@@ -156,6 +156,11 @@ const grammar::TokenMask* GrammarGuide::MaskOf(SeqId seq) const {
   return text == nullptr ? nullptr : text->mask.get();
 }
 
+GrammarGuide::Mask GrammarGuide::SharedMaskOf(SeqId seq) const {
+  const Text* text = TextOf(seq);
+  return text == nullptr ? nullptr : text->mask;
+}
+
 std::span<const uint64_t> GrammarGuide::WordsOf(SeqId seq) const {
   const grammar::TokenMask* mask = MaskOf(seq);
   return mask == nullptr ? std::span<const uint64_t>() : std::span(mask->words);
@@ -171,15 +176,33 @@ TokenId GrammarGuide::Forced(SeqId seq) const {
   return text == nullptr || !text->jumps || text->mask == nullptr || text->mask->only_ends ? -1 : text->mask->forced;
 }
 
-void GrammarGuide::Name(SeqId seq, StepId step, RowRequest* request) {
-  if (request->mask.empty()) return;
+std::vector<GrammarGuide::Mask> GrammarGuide::Ahead(SeqId seq, std::span<const TokenId> tokens) const {
   const Text* text = TextOf(seq);
-  if (text == nullptr || text->mask == nullptr) return;
-  const auto named = numbers_.Name(text->mask, static_cast<uint64_t>(step));
+  if (text == nullptr) return std::vector<Mask>(tokens.size() + 1);
+  if (text->awaits) return {};
+  std::vector<Mask> masks{text->mask};
+  // Where reasoning goes on, a token may end it, and what follows is not known.
+  if (text->reasoning || text->mask == nullptr) return masks;
+  grammar::GrammarState state = text->state;
+  for (const TokenId token : tokens) {
+    const uint64_t word = masks.back()->words[static_cast<size_t>(token) / 64];
+    if ((word >> static_cast<size_t>(token) % 64 & 1) == 0) break;
+    const auto next = text->grammar->CachedAdvance(state, token);
+    Mask mask = next ? text->grammar->CachedMask(*next) : nullptr;
+    if (mask == nullptr) break;
+    state = *next;
+    masks.push_back(std::move(mask));
+  }
+  return masks;
+}
+
+void GrammarGuide::Name(const Mask& mask, StepId step, RowRequest* request) {
+  if (request->mask.empty() || mask == nullptr) return;
+  const auto named = numbers_.Name(mask, static_cast<uint64_t>(step));
   if (!named) return;
   request->mask.clear();
   request->mask_number = named->number;
-  if (named->is_new) news_.push_back({.number = named->number, .words = text->mask->words});
+  if (named->is_new) news_.push_back({.number = named->number, .words = mask->words});
 }
 
 bool GrammarGuide::TakeNews(Encoder* out) {

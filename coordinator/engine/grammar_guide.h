@@ -29,6 +29,7 @@ namespace gyre {
 // engine's loop and its thread.
 class GrammarGuide {
  public:
+  using Mask = MaskNumbers::Mask;
   struct Options {
     const Tokenizer* tokenizer = nullptr;  // outlives it; null: no answer has reasoning
     int vocab = 0;
@@ -53,6 +54,7 @@ class GrammarGuide {
   bool Awaits(SeqId seq) const;
   // What may come next; null: any id, or it is not known yet.
   const grammar::TokenMask* MaskOf(SeqId seq) const;
+  Mask SharedMaskOf(SeqId seq) const;
   // The same as words; none: any id.
   std::span<const uint64_t> WordsOf(SeqId seq) const;
   // Whether nothing but an end may come.
@@ -60,9 +62,12 @@ class GrammarGuide {
   // The id that must come, and needs no answer; -1: there is none.
   TokenId Forced(SeqId seq) const;
 
-  // Puts the mask for the next token into a request of a step, by its number if there is one left. REQUIRES: the
-  // request has its words, if there are any; steps rise.
-  void Name(SeqId seq, StepId step, RowRequest* request);
+  // The masks behind the text and behind each of these tokens, as far as they are known and each mask has the token
+  // that follows. Null: any id may come. Empty: the next mask is not known.
+  std::vector<Mask> Ahead(SeqId seq, std::span<const TokenId> tokens) const;
+  // Puts a mask into a request of a step, by its number if there is one left. REQUIRES: the request has its words, if
+  // there are any; steps rise.
+  void Name(const Mask& mask, StepId step, RowRequest* request);
   // The payload of the frame that must go before the step which was named; false: there is none.
   bool TakeNews(Encoder* out);
   // The last stage knows no mask: it is another one, or it may have lost some.
@@ -72,7 +77,6 @@ class GrammarGuide {
   }
 
  private:
-  using Mask = MaskNumbers::Mask;
   struct Text {
     std::shared_ptr<grammar::CompiledGrammar> grammar;
     grammar::GrammarState state;

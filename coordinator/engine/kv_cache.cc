@@ -209,6 +209,10 @@ SlotTable KvCache::SlotsOf(uint32_t begin, uint32_t end, bool first, KvTables* t
   SlotTable table;
   if (!has_state()) return table;
   table.slot = t->slot;
+  for (const KvTables::Snapshot& mark : t->marks) {
+    slots().CheckWritten(mark.slot);
+    table.marks.push_back({mark.position - begin - 1, mark.slot});
+  }
   if (first && t->begins_with != kNoBlock) {
     slots().CheckRead(t->begins_with);
     table.begin = t->begins_with;
@@ -221,6 +225,27 @@ SlotTable KvCache::SlotsOf(uint32_t begin, uint32_t end, bool first, KvTables* t
     table.copy_number = slots().number(*copy);
   }
   return table;
+}
+
+uint32_t KvCache::TakeMarks(uint32_t begin, uint32_t most, KvTables* t) {
+  if (!has_state()) return most;
+  // Each costs a copy of the state, and a slot that a snapshot may have.
+  constexpr uint32_t kMostMarks = 4;
+  uint32_t taken = 0;
+  for (; taken < std::min(most, kMostMarks) && slots().available() > slots().units() / 4; ++taken) {
+    const std::optional<BlockId> slot = slots().Allocate();
+    if (!slot) break;
+    t->marks.push_back({begin + taken, *slot});
+  }
+  return taken;
+}
+
+void KvCache::SettleMarks(uint32_t position, KvTables* t) {
+  for (const KvTables::Snapshot& mark : t->marks) {
+    slots().Release(mark.position == position ? std::exchange(t->slot, mark.slot) : mark.slot);
+  }
+  if (!t->marks.empty()) ++changes_;
+  t->marks.clear();
 }
 
 void KvCache::Begun(KvTables* t) {
@@ -293,6 +318,7 @@ void KvCache::ReleaseTables(bool unused, KvTables* t) {
     if (slot != kNoBlock) slots().Release(slot);
   }
   for (const KvTables::Snapshot& copy : t->snapshots) slots().Release(copy.slot);
+  for (const KvTables::Snapshot& mark : t->marks) slots().Release(mark.slot);
   for (; !t->window.empty(); t->window.pop_back())
     window().Release(t->window.back(), unused && window().evict_first(t->window.back()));
   *t = {};
@@ -486,6 +512,7 @@ std::vector<uint32_t> KvCache::Owners(int group, std::span<const KvTables* const
     own(t->slot);
     own(t->begins_with);
     for (const KvTables::Snapshot& copy : t->snapshots) own(copy.slot);
+    for (const KvTables::Snapshot& mark : t->marks) own(mark.slot);
   }
   return owners;
 }

@@ -56,6 +56,9 @@ struct KvTables {
   std::deque<Snapshot> snapshots;
   uint32_t prompt = 0;        // positions; what comes behind them is generated
   ChainId answer = kNoChain;  // of the last snapshot behind the prompt, which the next one replaces
+  // The states at these positions, rising, beside the own slot's behind the last row: one of them is the sequence's
+  // when it is known which drafts were drawn.
+  std::vector<Snapshot> marks;
 
   uint32_t WindowEnd() const { return window_first + static_cast<uint32_t>(window.size()); }  // in blocks
 };
@@ -107,6 +110,12 @@ class KvCache {
   // The tables of a step with the rows [begin, end). Its units are about to be written. `first`: it is the first step
   // of the incarnation.
   StepTables Launch(uint32_t begin, uint32_t end, bool first, KvTables* tables);
+  // Slots for marks of a step whose last rows, from position `begin` + 1 on, may turn out to be void: at `begin` and at
+  // each position behind it, at most `most`. Returns how many there are. Without recurrent state none are needed, and
+  // it returns `most`.
+  uint32_t TakeMarks(uint32_t begin, uint32_t most, KvTables* tables);
+  // The rows up to `position` count: this state is the sequence's, and the others go back.
+  void SettleMarks(uint32_t position, KvTables* tables);
   // The next position at which a snapshot of the sequence is wanted: where its next chunk ends at the latest.
   // UINT32_MAX: none is wanted.
   uint32_t NextSnapshot(const KvTables& tables, uint32_t launched) const;

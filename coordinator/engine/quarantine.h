@@ -17,6 +17,8 @@ class Quarantine {
   bool NeedsRing(uint32_t launched) const { return quarantined() && launched >= proven_; }
   // Its next rows go in a step of their own.
   bool NeedsStep(uint32_t launched) const { return (failed_ && launched >= failed_from_) || NeedsRing(launched); }
+  // A step failed or a ring was lost with rows of it, and it is not shown yet that they did no harm.
+  bool suspected() const { return failed_ || losses_ > 0; }
   // The rows from `launched` on that may go in one step, as far as `end`.
   uint32_t StepEnd(uint32_t launched, uint32_t end) const {
     if (failed_ && launched < failed_from_) end = std::min(end, failed_from_);

@@ -43,6 +43,10 @@ Status CheckSettings(const RequestSettings& s, const RequestLimits& limits, int 
   if ((s.grammar_source || s.grammar != nullptr) && s.ignore_end) {
     return InvalidArgument("a text of a grammar ends where the grammar does, so ignore_end can't be asked for");
   }
+  if (s.speculation.n_max > kMostDrafts || !(s.speculation.p_min >= 0 && s.speculation.p_min <= 1)) {
+    return InvalidArgument("speculative.n_max is {} and speculative.p_min {}, they must be 0 to {} and 0 to 1",
+                           s.speculation.n_max, s.speculation.p_min, kMostDrafts);
+  }
   GYRE_RETURN_IF_ERROR(CheckBans(s.sampling, vocab));
   return s.sampling.Validate(vocab);
 }

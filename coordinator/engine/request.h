@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "coordinator/engine/logprobs.h"
 #include "coordinator/engine/sampling_options.h"
+#include "coordinator/engine/speculation.h"
 #include "coordinator/grammar/compiled.h"
 #include "coordinator/grammar/source.h"
 #include "model/answer_format.h"
@@ -62,6 +63,7 @@ struct RequestSettings {
   // An EmbeddingEvent, and no text: no logits or log-probabilities are asked for. With the mean of all rows the prompt
   // takes nothing from the prefix cache.
   std::optional<Pooling> embedding;
+  SpeculationSettings speculation;
   bool progress = false;  // a PromptProgress event for each step that has rows of the prompt
   int priority = 0;
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
@@ -74,6 +76,8 @@ struct RequestSettings {
 
 struct Request : RequestSettings {
   std::vector<TokenId> prompt;  // >= 1 id
+  // What the text may be, for the most part: a source of drafts.
+  std::vector<TokenId> prediction;
   // 0: only the prompt is computed, as for an embedding. Prompt and text together never have more tokens than the
   // context, unless it is shifted.
   uint32_t max_new_tokens = 0;
@@ -90,9 +94,10 @@ enum class FinishReason : uint8_t { kStop, kLength };
 
 struct Usage {
   uint32_t prompt_tokens = 0;
-  uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
-  uint32_t generated_tokens = 0;  // with the id that ended the text
-  uint32_t context_shifts = 0;    // how often the context was full and lost its older tokens
+  uint32_t cached_tokens = 0;                        // of the prompt: what the prefix cache had when the request began
+  uint32_t generated_tokens = 0;                     // with the id that ended the text
+  uint32_t context_shifts = 0;                       // how often the context was full and lost its older tokens
+  uint32_t drafted_tokens = 0, accepted_drafts = 0;  // guesses whose rows were computed; those that were drawn
   Duration to_first_token{}, total{};
 };
 

@@ -54,6 +54,7 @@ void EncodeSampling(const SamplingParams& params, v1::Sampling* out) {
     }
   }
   out->set_seed(params.seed);
+  if (params.draw != DrawMethod::kUniform) out->set_draw(static_cast<int32_t>(params.draw));
   for (const auto& [id, bias] : params.logit_bias) (*out->mutable_logit_bias())[id] += bias;
 }
 
@@ -69,6 +70,7 @@ SamplingParams DecodeSampling(const v1::Sampling& s) {
     }
   }
   if (s.has_seed()) out.seed = s.seed();
+  out.draw = static_cast<DrawMethod>(s.draw());
   out.logit_bias.assign(s.logit_bias().begin(), s.logit_bias().end());
   return out;
 }
@@ -93,6 +95,12 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
       for (const std::string& text : texts) tool->add_texts(text);
     }
     *out->mutable_one_call()->mutable_format() = EncodeFormat(s.answer_format);
+  }
+  if (s.speculation != SpeculationSettings()) {
+    v1::Speculation* speculation = out->mutable_speculation();
+    speculation->set_n_max(s.speculation.n_max);
+    speculation->set_n_min(s.speculation.n_min);
+    speculation->set_p_min(s.speculation.p_min);
   }
   if (!s.grammar_source) return;
   out->mutable_grammar()->set_kind(static_cast<uint32_t>(s.grammar_source->kind));
@@ -124,6 +132,10 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
     for (const auto& tool : m.one_call().tools()) tools[tool.name()].insert(tool.texts().begin(), tool.texts().end());
     s.answer_format = DecodeFormat(m.one_call().format());
   }
+  if (m.has_speculation()) {
+    s.speculation = {
+        .n_max = m.speculation().n_max(), .n_min = m.speculation().n_min(), .p_min = m.speculation().p_min()};
+  }
   if (!m.has_grammar()) return s;
   // An unknown kind is one of a later release: kept as it is, it is refused when it is read.
   s.grammar_source =
@@ -139,6 +151,7 @@ v1::GenerateRequest EncodeRequest(const Request& r) {
   out.mutable_ids()->Add(r.prompt.begin(), r.prompt.end());
   out.set_max_new_tokens(r.max_new_tokens);
   for (const TokenEvent& token : r.generated) out.add_generated(token.token);
+  out.mutable_prediction()->Add(r.prediction.begin(), r.prediction.end());
   EncodeSettings(r, &out);
   return out;
 }
@@ -149,6 +162,7 @@ Request DecodeRequest(const v1::GenerateRequest& m) {
   r.prompt.assign(m.ids().begin(), m.ids().end());
   r.max_new_tokens = m.max_new_tokens();
   for (const TokenId id : m.generated()) r.generated.push_back({.token = id});
+  r.prediction.assign(m.prediction().begin(), m.prediction().end());
   return r;
 }
 

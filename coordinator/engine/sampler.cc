@@ -109,10 +109,34 @@ std::optional<size_t> CountKept(const SamplingParams& params, std::span<const do
   return kept;
 }
 
+// What decides a draw beside the logits.
+struct Random {
+  uint64_t seed = 0;
+  uint32_t position = 0;
+};
+
+bool KeepsAll(const SamplingParams& params, size_t top_k) {
+  return top_k == 0 && params.top_p >= 1 && params.min_p <= 0;
+}
+
+// The entry with the largest sum of logit / temperature and its id's Gumbel number. REQUIRES: the list isn't empty.
+size_t LargestPerturbed(std::span<const TokenLogit> list, float temperature, const Random& random) {
+  size_t at = 0;
+  double most = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const double sum =
+        static_cast<double>(list[i].logit) / temperature + GumbelAt(random.seed, random.position, list[i].id);
+    if (i > 0 && (sum < most || (sum == most && list[i].id > list[at].id))) continue;
+    most = sum;
+    at = i;
+  }
+  return at;
+}
+
 // nullopt: the list does not decide the draw. A longer list never changes a decision: running sums add the same weights
 // in the same order, and a decision that depends on the mass must hold at both its bounds. REQUIRES: temperature > 0,
 // the list isn't empty.
-std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, double u, const Ranked& ranked) {
+std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, const Random& random, const Ranked& ranked) {
   const bool top_k_closes = top_k > 0 && top_k <= ranked.list.size();
   const size_t count = top_k_closes ? top_k : ranked.list.size();
   const bool closed = top_k_closes || ranked.complete;
@@ -126,7 +150,12 @@ std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, doubl
     return Draw{.token = ranked.list[i].id, .probability = static_cast<float>(weights[i] / mass)};
   };
 
-  if (top_k == 0 && params.top_p >= 1 && params.min_p <= 0) {
+  const bool gumbel = params.draw == DrawMethod::kGumbel;
+  const double u = gumbel ? 0 : UniformAt(random.seed, random.position);
+  if (KeepsAll(params, top_k)) {
+    // Any id may have the largest sum.
+    if (gumbel && !closed) return std::nullopt;
+    if (gumbel) return draw(LargestPerturbed(ranked.list, params.temperature, random), ranked.mass_low);
     const auto low = std::upper_bound(sums.begin(), sums.end(), u * ranked.mass_low);
     const auto high = std::upper_bound(sums.begin(), sums.end(), u * ranked.mass_high);
     if (low != high || (low == sums.end() && !closed)) return std::nullopt;
@@ -142,6 +171,7 @@ std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, doubl
   const std::optional<size_t> kept = CountKept(params, weights, sums, closed, mass_low);
   if (!kept || kept != CountKept(params, weights, sums, closed, mass_high)) return std::nullopt;
   const double mass = sums[*kept - 1];
+  if (gumbel) return draw(LargestPerturbed(ranked.list.first(*kept), params.temperature, random), mass);
   const auto drawn = std::upper_bound(sums.begin(), sums.begin() + *kept, u * mass);
   return draw(std::min<size_t>(drawn - sums.begin(), *kept - 1), mass);
 }
@@ -247,6 +277,11 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
     request.mode = RowMode::kArgmax;
     return request;
   }
+  if (params.draw == DrawMethod::kGumbel && params.top_k == 0 && params.top_p >= 1 && params.min_p <= 0 && !greedy) {
+    request.mode = RowMode::kFullLogits;  // candidates never decide it
+    request.biased.clear();
+    return request;
+  }
   request.mode = RowMode::kTopK;
   if (greedy) {
     request.k = 1;  // the best of the others is all that the biased ids compete with
@@ -299,7 +334,7 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
     BoundMass(params, request, answer, biased, &ranked);
   }
   const auto top_k = EffectiveTopK(params, static_cast<size_t>(vocab));
-  return DrawRanked(params, top_k, UniformAt(params.seed, answer.position + moved), ranked);
+  return DrawRanked(params, top_k, {params.seed, answer.position + moved}, ranked);
 }
 
 StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& history, std::span<const uint64_t> mask,
@@ -321,7 +356,13 @@ StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& hist
   const size_t top_k = EffectiveTopK(params, logits.size());
   Ranked ranked;
   if (top_k == 0) ranked.mass_low = ranked.mass_high = MassOf(list, best.logit, params.temperature);
-  const double u = UniformAt(params.seed, position);
+  const Random random{params.seed, position};
+  if (params.draw == DrawMethod::kGumbel && KeepsAll(params, top_k)) {
+    const TokenLogit& drawn = list[LargestPerturbed(list, params.temperature, random)];
+    return Draw{
+        .token = drawn.id,
+        .probability = static_cast<float>(Weight(drawn.logit, best.logit, params.temperature) / ranked.mass_low)};
+  }
   // Most draws need only a few of the best ids, so few are sorted at first.
   const auto enough = static_cast<std::ptrdiff_t>(std::min(top_k, list.size()));
   auto sorted = list.begin(), end = list.begin();
@@ -337,7 +378,7 @@ StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& hist
     sorted = end;
     ranked.list = std::span(list.begin(), sorted);
     ranked.complete = sorted == list.end();
-    if (std::optional<Draw> draw = DrawRanked(params, top_k, u, ranked)) return *draw;
+    if (std::optional<Draw> draw = DrawRanked(params, top_k, random, ranked)) return *draw;
     if (ranked.complete || top_k > 0) {
       return Internal("the draw at position {} is undecided with all logits known", position);
     }
@@ -356,10 +397,25 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-double UniformAt(uint64_t seed, uint32_t position) {
+namespace {
+
+// 53 bits.
+uint64_t BitsAt(uint64_t seed, std::array<uint32_t, 4> counter) {
   const std::array<uint32_t, 4> words =
-      Philox4x32({position, 0, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return static_cast<double>((uint64_t{words[1]} << 32 | words[0]) >> 11) * 0x1p-53;
+      Philox4x32(counter, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return (uint64_t{words[1]} << 32 | words[0]) >> 11;
+}
+
+}  // namespace
+
+double UniformAt(uint64_t seed, uint32_t position) {
+  return static_cast<double>(BitsAt(seed, {position, 0, 0, 0})) * 0x1p-53;
+}
+
+double GumbelAt(uint64_t seed, uint32_t position, TokenId id) {
+  // Neither 0 nor 1, whose numbers are infinite.
+  const double u = (static_cast<double>(BitsAt(seed, {position, static_cast<uint32_t>(id), 1, 0})) + 0.5) * 0x1p-53;
+  return -std::log(-std::log(u));
 }
 
 }  // namespace gyre

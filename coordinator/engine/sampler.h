@@ -46,5 +46,8 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
 // Uniform in [0, 1), 53 bits, a counter-based generator (Philox 4x32-10; Salmon et al. 2011) keyed by seed and
 // position.
 double UniformAt(uint64_t seed, uint32_t position);
+// A number of Gumbel's standard distribution, by the same generator, of its own for each id (Gumbel 1954; for draws
+// that two models share: Daliri, Musco, Suresh 2025).
+double GumbelAt(uint64_t seed, uint32_t position, TokenId id);
 
 }  // namespace gyre

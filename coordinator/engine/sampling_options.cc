@@ -144,6 +144,9 @@ Status SamplingParams::Validate(int vocab) const {
     const double value = ValueOf(*this, option);
     if (!InRange(option, value)) return OutOfItsRange(option, value);
   }
+  if (draw != DrawMethod::kUniform && draw != DrawMethod::kGumbel) {
+    return InvalidArgument("draw is {}, it must be {} or {}", static_cast<int>(draw), 0, 1);
+  }
   for (const auto& [id, bias] : logit_bias) {
     if (id < 0 || id >= vocab) {
       return InvalidArgument("logit_bias names the token id {}, the vocabulary has 0-{}", id, vocab - 1);

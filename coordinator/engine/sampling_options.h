@@ -2,7 +2,9 @@
 // checks, prints or parses them walks the rows (docs/fields.md, "Adding a sampler option").
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +17,21 @@
 
 namespace gyre {
 
+// How a token is drawn of those that the filters keep: both give each its probability, and other tokens for a seed.
+enum class DrawMethod : int32_t {
+  kUniform,  // one random number picks a place in the sum of the probabilities, the likeliest token's first
+  // Each token has a random number of its own (of Gumbel's distribution), and the largest sum of it and logit /
+  // temperature wins. So texts of two models with similar logits mostly draw the same, and drafts come true more often.
+  kGumbel,
+};
+inline constexpr std::array<std::string_view, 2> kDrawMethodNames = {"uniform", "gumbel"};
+constexpr std::optional<DrawMethod> ParseDrawMethod(std::string_view name) {
+  for (size_t i = 0; i < kDrawMethodNames.size(); ++i) {
+    if (kDrawMethodNames[i] == name) return static_cast<DrawMethod>(i);
+  }
+  return std::nullopt;
+}
+
 // Order: mask and logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw. Ties are always broken
 // alike: the larger adjusted logit, before temperature, comes first, then the smaller id.
 struct SamplingParams {
@@ -26,6 +43,7 @@ struct SamplingParams {
   float frequency_penalty = 0;   // times the count among generated tokens
   float presence_penalty = 0;    // once for each id among generated tokens
   int penalty_last_n = 64;       // repetition penalty's reach; -1 = everything
+  DrawMethod draw = DrawMethod::kUniform;
   std::vector<std::pair<TokenId, float>> logit_bias;  // -inf bans
   uint64_t seed = 0;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "coordinator/engine/kv_cache.h"
@@ -38,17 +39,25 @@ struct ScheduledSequence {
   uint64_t tried_in = 0;  // the try to make a step in which its prompt was last tried
   Stage stage = Stage::kWaiting;
   uint32_t incarnation = 1;
-  bool held = false;         // gets no rows
-  bool awaits_mask = false;  // gets no rows until it is known which ids may come next
+  bool held = false;           // gets no rows
+  bool awaits_mask = false;    // gets no rows until it is known which ids may come next
+  bool awaits_drafts = false;  // nor until drafts are found
   Quarantine quarantine;
   uint32_t high_water = 0;  // rows launched in any incarnation
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
 
+  Drafts proposed;               // may go behind the row of the last token
+  bool takes_no_drafts = false;  // some were in flight when a step or a ring failed, and may be the cause
+
   // The fields that follow belong to the incarnation that holds the blocks.
   KvTables kv;
   bool poisoned = false;  // a step failed: what is in flight is worthless
-  uint32_t launched = 0;  // rows [0, launched)
+  uint32_t launched = 0;  // rows [0, launched), those of drafts too
+  // The tokens of launched rows behind `tokens` that are not decided: in flight, or landed while the token that is owed
+  // is drawn.
+  std::deque<TokenId> drafted;
+  uint32_t reach = 0;  // positions for which it got blocks because of drafts
   uint32_t landed = 0;
   uint32_t cached = 0;  // rows from the prefix cache
 
@@ -57,13 +66,15 @@ struct ScheduledSequence {
   TokenSpan rows() const { return {params.tokens, classes}; }
   // At most the row of the last generated token is left to launch.
   bool decoding() const { return size() > prompt && launched + 1 >= size(); }
-  bool launchable() const { return !poisoned && !held && !awaits_mask && launched < size(); }
+  bool launchable() const { return !poisoned && !held && !awaits_mask && !awaits_drafts && launched < size(); }
   bool needs_ring() const { return quarantine.NeedsRing(launched); }
   bool needs_step() const { return quarantine.NeedsStep(launched); }
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
   bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }
   bool sample_owed() const { return running() && !poisoned && landed == size(); }
+  // A step or a ring that failed says nothing against the rows that go now.
+  bool may_draft() const { return !takes_no_drafts && !quarantine.suspected(); }
   // Rows before it have landed and are not sent again: the last one may be (Scheduler::Repeat) while its token is not
   // drawn.
   uint32_t settled() const { return landed - (sample_owed() ? 1 : 0); }

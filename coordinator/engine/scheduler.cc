@@ -51,6 +51,7 @@ void Scheduler::Rep::Leave(Sequence* s, Stage stage) {
   if (starved == s) starved = nullptr;
   ++changes;
   s->ready_at = 0;
+  s->proposed = {};
   Publish(s);
   if (s->in_flight == 0) Settle(s);
 }
@@ -106,17 +107,18 @@ void Scheduler::Rep::Settle(Sequence* s) {
   if (s->running()) {
     // Rows that were applied to recurrent state can't be sent again: the sequence begins again.
     if (s->poisoned && cache.has_state()) return Preempt(s);
-    if (s->poisoned) s->launched = s->landed;
+    if (s->poisoned) DropDrafts(s);
     s->poisoned = false;
     return;
   }
+  s->drafted.clear();
   const BlockId last = s->kv.blocks.empty() ? kNoBlock : s->kv.blocks.back();
   cache.Release(&s->kv);
   if (last != kNoBlock && options.double_frees_for_test > 0) {
     --options.double_frees_for_test;
     cache.ReleaseForTest(last);
   }
-  s->launched = s->landed = s->cached = 0;
+  s->launched = s->landed = s->cached = s->reach = 0;
   s->poisoned = false;
   if (s->stage == Stage::kRemoved) queue.Erase(s);
 }
@@ -124,7 +126,8 @@ void Scheduler::Rep::Settle(Sequence* s) {
 void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
   --s->in_flight;
   const bool left = !s->running();
-  const uint32_t end = item.first_position + item.count;
+  const uint32_t end = item.known_end();
+  s->takes_no_drafts |= !ok && !item.drafts.empty();
   if (ok && !s->poisoned) {
     s->landed = end;
     cache.Begun(&s->kv);
@@ -147,8 +150,9 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
   Settle(s);
 }
 
-void Scheduler::Rep::LoseItem(Sequence* s) {
+void Scheduler::Rep::LoseItem(Sequence* s, const StepItem& item, bool ring_lost) {
   s->poisoned = true;
+  s->takes_no_drafts |= ring_lost && !item.drafts.empty();
   if (--s->in_flight > 0) return;
   if (!s->running()) --draining;
   Settle(s);
@@ -212,9 +216,9 @@ std::vector<SeqId> Scheduler::LoseFlights(bool ring_lost, std::span<const SeqId>
     const Rep::Flight flight = std::move(rep_->flights.front());
     rep_->flights.pop_front();
     for (const auto& [s, item] : flight.items) {
-      const uint32_t end = item.first_position + item.count;
+      const uint32_t end = item.known_end();
       if (s->running() && s->quarantine.MayHaveCost(end)) lost[s->id] = std::max(lost[s->id], end);
-      rep_->LoseItem(s);
+      rep_->LoseItem(s, item, ring_lost);
     }
   }
   std::vector<SeqId> failed;
@@ -311,13 +315,32 @@ Status Scheduler::AppendForced(SeqId id, TokenId token) {
   return rep_->Append(s, token);
 }
 
+// The rows behind the landed ones are void.
+void Scheduler::Rep::DropDrafts(Sequence* s) {
+  s->drafted.clear();
+  s->launched = s->landed;
+  cache.SettleMarks(s->landed, &s->kv);
+}
+
 Status Scheduler::Rep::Append(Sequence* s, TokenId token) {
   if (s->size() >= s->params.max_positions) {
     return ResourceExhausted("sequence {} has all its {} positions", static_cast<uint64_t>(s->id),
                              s->params.max_positions);
   }
+  s->proposed = {};
   s->params.tokens.push_back(token);
   s->classes.push_back(options.prefill_matches_decode ? RowClass::kPrompt : RowClass::kGenerated);
+  if (!s->drafted.empty() && s->drafted.front() == token) {
+    // Its row is computed: it landed with the row before it.
+    s->drafted.pop_front();
+    ++s->landed;
+    ++counts.accepted_drafts;
+    s->high_water = std::max(s->high_water, s->landed);
+    s->quarantine.Landed(s->landed);
+    if (s->drafted.empty()) cache.SettleMarks(s->landed, &s->kv);
+  } else {
+    DropDrafts(s);
+  }
   Publish(s);
   cache.ReleaseBehind(s->settled(), s->size(), &s->kv);
   return absl::OkStatus();
@@ -348,7 +371,38 @@ void Scheduler::Repeat(SeqId id) {
   ScheduledSequence* s = rep_->queue.Find(id);
   if (s == nullptr || !s->sample_owed()) return;
   if (rep_->cache.has_state()) return rep_->Preempt(s);  // the row is in the state already
-  s->launched = s->landed = s->size() - 1;
+  s->landed = s->size() - 1;
+  rep_->DropDrafts(s);
+}
+
+void Scheduler::Propose(SeqId id, Drafts drafts) {
+  ScheduledSequence* s = rep_->queue.Find(id);
+  if (s == nullptr || s->takes_no_drafts) return;
+  drafts.tokens.resize(std::min(drafts.tokens.size(), drafts.chances.size()));
+  s->proposed = std::move(drafts);
+}
+
+void Scheduler::AwaitDrafts(SeqId id) {
+  if (ScheduledSequence* s = rep_->queue.Find(id)) s->awaits_drafts = true;
+}
+
+void Scheduler::DraftsCame(SeqId id) {
+  if (ScheduledSequence* s = rep_->queue.Find(id)) s->awaits_drafts = false;
+}
+
+size_t Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
+  if (rep_->options.takes_all_drafts) return most;
+  return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each);
+}
+
+bool Scheduler::SampleOwed(SeqId id) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  return s != nullptr && s->sample_owed();
+}
+
+void Scheduler::DropDrafts(SeqId id) {
+  ScheduledSequence* s = rep_->queue.Find(id);
+  if (s != nullptr && s->sample_owed()) rep_->DropDrafts(s);
 }
 
 std::vector<SeqId> Scheduler::Quarantined() const {

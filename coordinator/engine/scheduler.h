@@ -37,12 +37,28 @@ class Scheduler {
   // sequence in a step of its own until a row of it lands, so that one bad sequence does not fail those beside it.
   // `times`: what the stages say of it.
   LandedStep Land(StepId step, bool ok, Deadline now = {}, const StepTimes& times = {});
-  // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep).
+  // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep). If it is not the
+  // next draft, the drafts that were launched are dropped.
   // kResourceExhausted: max_positions is reached, the sequence must be removed (finish reason "length").
   Status Append(SeqId seq, TokenId token);
   // A further token that is known without an answer of the row before it. REQUIRES: Append was the last call for this
   // sequence. kResourceExhausted as above.
   Status AppendForced(SeqId seq, TokenId token);
+  // Drafts for the tokens behind the sequence's last known one, in place of those proposed before. The next step with
+  // the last token's row takes as many as pay and fit; Append and a preemption drop them. Ignored for an unknown
+  // sequence, and where drafts may have harmed before.
+  void Propose(SeqId seq, Drafts drafts);
+  // Drafts are looked for: the sequence gets no rows until DraftsCame. Unknown ids are ignored.
+  void AwaitDrafts(SeqId seq);
+  void DraftsCame(SeqId seq);
+  // How many drafts to look for, at most `most`, where each is drawn by this chance after those before it, and takes so
+  // long to find; for all sequences that decode. 0: it does not pay.
+  size_t DraftsAhead(double chance, size_t most, Duration each) const;
+  // Whether a token may be appended: its last row has landed. After Append this says that the token was the next draft,
+  // whose row has landed too.
+  bool SampleOwed(SeqId seq) const;
+  // Rows behind the one whose token is owed count for nothing.
+  void DropDrafts(SeqId seq);
   // The sequence goes on from position 0 with other tokens, as a new prompt; it keeps its place in the order of
   // arrival. Nothing of the KV cache is used again but what the prefix cache has of these tokens. REQUIRES: a sample is
   // owed; 1 to max_positions tokens.

@@ -14,8 +14,9 @@ std::vector<const KvTables*> Scheduler::Rep::Tables() const {
 
 Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
   const auto id = static_cast<uint64_t>(s.id);
-  if (s.landed > s.launched || s.launched > s.size()) {
-    return Internal("sequence {}: {} rows landed, {} launched, {} tokens", id, s.landed, s.launched, s.size());
+  if (s.landed > s.launched || s.launched > s.size() + s.drafted.size() || s.landed > s.size()) {
+    return Internal("sequence {}: {} rows landed, {} launched, {} tokens, {} drafts", id, s.landed, s.launched,
+                    s.size(), s.drafted.size());
   }
   if (s.classes.size() != s.size() || s.prompt == 0 || s.prompt > s.size()) {
     return Internal("sequence {}: {} tokens, {} classes, {} of the prompt", id, s.size(), s.classes.size(), s.prompt);
@@ -23,16 +24,16 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
   if (s.size() > s.params.max_positions) {
     return Internal("sequence {}: {} tokens, at most {} positions", id, s.size(), s.params.max_positions);
   }
-  if (s.kv.blocks.size() > std::max(cache.BlocksFor(s.size()), s.kv.least)) {
+  if (s.kv.blocks.size() > std::max(cache.BlocksFor(std::max(s.size(), s.reach)), s.kv.least)) {
     return Internal("sequence {}: {} blocks for {} tokens", id, s.kv.blocks.size(), s.size());
   }
   if (uint64_t{s.kv.published} * options.block_size > s.landed || s.cached > s.landed) {
     return Internal("sequence {}: {} blocks published, {} rows cached, {} landed", id, s.kv.published, s.cached,
                     s.landed);
   }
-  if (s.in_flight == 0 && (s.launched != s.landed || s.poisoned)) {
-    return Internal("sequence {}: nothing in flight, {} rows launched, {} landed, poisoned {}", id, s.launched,
-                    s.landed, s.poisoned);
+  if (s.in_flight == 0 && (s.launched != s.landed + s.drafted.size() || s.poisoned)) {
+    return Internal("sequence {}: nothing in flight, {} rows launched, {} landed, {} drafts, poisoned {}", id,
+                    s.launched, s.landed, s.drafted.size(), s.poisoned);
   }
   if (s.stage == Stage::kRemoved && s.in_flight == 0) return Internal("sequence {} was removed and is kept", id);
   return Annotate(cache.CheckTables(s.kv, s.launched, s.settled(), s.running(), s.in_flight > 0),

@@ -188,6 +188,68 @@ void Scheduler::Rep::PlanTogether(Draft* draft) {
   }
   PlanDecodes(0, draft);
   if (!options.continuous_batching) AdmitRest(draft);
+  if (!draft->alone) PlanDrafts(draft);
+}
+
+// Rows of drafts, behind the last tokens' rows: in what is left of the step, the likeliest first.
+void Scheduler::Rep::PlanDrafts(Draft* draft) {
+  struct Wish {
+    double chance;
+    size_t item;
+  };
+  std::vector<Wish> wishes;
+  uint32_t tokens = 0;
+  for (size_t i = 0; i < draft->flight.items.size(); ++i) {
+    const auto& [s, item] = draft->flight.items[i];
+    if (!item.sample_last) continue;
+    ++tokens;
+    const bool takes = s->running() && item.row_class == RowClass::kGenerated && s->may_draft();
+    // The last position's row decides a token that has no place.
+    const uint32_t most = takes && s->size() < s->params.max_positions ? s->params.max_positions - s->size() - 1 : 0;
+    for (size_t n = 0; n < std::min<size_t>(most, s->proposed.tokens.size()); ++n)
+      wishes.push_back({s->proposed.chances[n], i});
+  }
+  if (wishes.empty()) return;
+  std::stable_sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) { return a.chance > b.chance; });
+  wishes.resize(std::min<size_t>(wishes.size(), options.max_rows - std::min(options.max_rows, draft->rows())));
+  if (!options.takes_all_drafts) {
+    std::vector<double> chances;
+    for (const Wish& wish : wishes) chances.push_back(wish.chance);
+    wishes.resize(pace.Drafts(draft->flight.rows, tokens, chances));
+  }
+  std::vector<uint32_t> counts_of(draft->flight.items.size());
+  for (const Wish& wish : wishes) ++counts_of[wish.item];
+  for (size_t i = 0; i < counts_of.size(); ++i) {
+    if (counts_of[i] > 0) AddDrafts(i, counts_of[i], draft);
+  }
+}
+
+void Scheduler::Rep::AddDrafts(size_t at, uint32_t count, Draft* draft) {
+  auto& [s, item] = draft->flight.items[at];
+  // A draft takes no block that somebody waits for.
+  const bool short_of_blocks = starved != nullptr || !queue.waiting().empty();
+  const uint32_t want = s->launched + count;
+  const uint32_t held = short_of_blocks ? cache.Held(s->kv, want) : Grow(s, s->launched, want);
+  if (!short_of_blocks) s->reach = std::max(s->reach, want);
+  if (held <= s->launched || item.slots.copy != kNoBlock) return;
+  // A snapshot is of a state that counts, so the row before it is the last one of a step without drafts.
+  const uint32_t before = cache.NextSnapshot(s->kv, item.first_position);
+  count = std::min(held - s->launched, before - std::min(before, s->launched + 1));
+  if (cache.has_state() && !queue.waiting().empty()) return;  // who waits may wait for a slot
+  count = cache.TakeMarks(s->launched, count, &s->kv);
+  if (count == 0) return;
+  const uint32_t end = s->launched + count;
+  static_cast<StepTables&>(item) = cache.Launch(item.first_position, end, item.slots.begin != kNoBlock, &s->kv);
+  const auto begin = s->proposed.tokens.begin();
+  item.drafts.assign(begin, begin + count);
+  item.count += count;
+  s->drafted.assign(begin, begin + count);
+  s->launched = end;
+  s->tenant->rows += count;
+  counts.computed_rows += count;
+  counts.draft_rows += count;
+  draft->flight.rows.decode += count;
+  draft->plan.items[at] = item;
 }
 
 std::optional<StepPlan> Scheduler::Next(Deadline now) {

@@ -51,6 +51,8 @@ struct Scheduler::Rep {
   void LaunchPrefill(Sequence* s, Draft* draft);
   void Launch(Sequence* s, uint32_t count, Draft* draft);
   uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
+  void PlanDrafts(Draft* draft);
+  void AddDrafts(size_t item, uint32_t count, Draft* draft);
 
   // Admission (scheduler_admit.cc).
   Sequence* NextWaiting() const;
@@ -72,8 +74,9 @@ struct Scheduler::Rep {
 
   // The outcome of rows and sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
-  void LoseItem(Sequence* s);
+  void LoseItem(Sequence* s, const StepItem& item, bool ring_lost);
   Status Append(Sequence* s, TokenId token);
+  void DropDrafts(Sequence* s);
   void Leave(Sequence* s, Stage stage);
   void Settle(Sequence* s);
   void Publish(Sequence* s) { cache.Publish(s->rows(), s->settled(), landed_step, &s->kv); }

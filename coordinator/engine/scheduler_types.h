@@ -59,7 +59,8 @@ struct SchedulerOptions {
   bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says
   bool continuous_batching = true;  // off: sequences are admitted only when none runs
   bool prefill_matches_decode =
-      true;  // prompt and generated rows give equal bits, so a block's hash leaves the class out
+      true;                       // prompt and generated rows give equal bits, so a block's hash leaves the class out
+  bool takes_all_drafts = false;  // whatever they cost (tests, measurements); off: as many as pay (DraftDepth)
 };
 
 struct SequenceParams {
@@ -75,6 +76,13 @@ struct SequenceParams {
   uint64_t tenant_salt = 0;     // mixed with `salt`: who shares the cache with whom
 };
 
+// Guesses of the tokens that follow a sequence's last known one (docs/speculation.md).
+struct Drafts {
+  std::vector<TokenId> tokens;
+  // For each the chance, 0 to 1, that it and all before it are drawn.
+  std::vector<float> chances;
+};
+
 // One sequence's rows in a step.
 struct StepItem : StepTables {
   SeqId seq{};
@@ -82,7 +90,12 @@ struct StepItem : StepTables {
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t count = 0;
-  bool sample_last = false;  // the last row decides the next token
+  bool sample_last = false;  // the last row of a known token decides the next token
+  // Guesses of the tokens behind it, whose rows are the last ones of the item. Each decides a token if all before it
+  // are drawn.
+  std::vector<TokenId> drafts;
+  // The position behind the rows of known tokens.
+  uint32_t known_end() const { return first_position + count - static_cast<uint32_t>(drafts.size()); }
   bool operator==(const StepItem&) const = default;
 };
 
@@ -125,7 +138,8 @@ struct SchedulerStats {
   // Most steps that were launched between the one in which a decoding sequence could have got its row and the one in
   // which it got it. A sequence that is held, runs alone after a fault, or waits for a block is not counted.
   uint64_t longest_decode_gap = 0;
-  uint64_t leaked_blocks = 0;  // found and given back by Reclaim
+  uint64_t leaked_blocks = 0;                    // found and given back by Reclaim
+  uint64_t draft_rows = 0, accepted_drafts = 0;  // launched; those that were drawn
 };
 
 }  // namespace gyre

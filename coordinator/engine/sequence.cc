@@ -23,6 +23,7 @@ Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer
   last_token_ = now;
   const TokenId previous = tokens.back();
   tokens.push_back(draw.token);
+  if (drafts) drafts->Drawn(draw.token);
   bool ends = std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();
   // A drawn BOS begins another document, so it ends this one.
   if (tokenizer != nullptr) ends |= tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos();
@@ -63,6 +64,8 @@ Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {
                     .cached_tokens = cached.value_or(0),
                     .generated_tokens = generated(),
                     .context_shifts = window.shifts(),
+                    .drafted_tokens = drafted,
+                    .accepted_drafts = accepted_drafts,
                     .to_first_token = first_token_.value_or(now) - submitted_,
                     .total = now - submitted_},
           .stop = stop_,

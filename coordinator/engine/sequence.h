@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "coordinator/engine/context_window.h"
 #include "coordinator/engine/request.h"
 #include "coordinator/engine/sampler.h"
+#include "coordinator/engine/speculation.h"
 #include "coordinator/engine/text_stream.h"
 #include "model/tokenizer.h"
 #include "model/tool_reader.h"
@@ -45,7 +47,13 @@ class Sequence {
   const Request request;
   std::vector<TokenId> tokens;  // prompt, then generated
   ContextWindow window;         // those of them that are in the context
-  RowRequest row_request;       // of the row that is sampled next, with the mask itself
+  // Of the row that is sampled next, with the mask itself, and of the rows of drafts behind it.
+  std::deque<RowRequest> row_requests;
+  // The answers of rows of drafts behind one whose full logits were asked for.
+  std::deque<RowAnswer> behind;
+  std::optional<RequestDrafts> drafts;  // where it may have any
+  // What may come behind the last known token, and behind each draft that was proposed; null: any id.
+  std::vector<std::shared_ptr<const grammar::TokenMask>> masks;
   // Request::sampling without the ids that end a text; made when the first token needs it.
   std::optional<SamplingParams> endless_sampling;
   // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
@@ -56,7 +64,8 @@ class Sequence {
   uint32_t told = 0;               // rows of the prompt in PromptProgress events
   bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
   RowLogprobs logprobs;            // of the row that is sampled, with Request::logprobs
-  std::vector<double> pooled;      // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
+  uint32_t drafted = 0, accepted_drafts = 0;
+  std::vector<double> pooled;  // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
 
  private:
   // Whether the one call ends with this token and its text.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "coordinator/engine/learned_time.h"
+
 namespace gyre {
 namespace {
 
@@ -12,15 +14,6 @@ constexpr double kShare = 0.7;
 constexpr uint32_t kTelling = 4;
 // Without decode rows the time holds a pass over the weights, which more rows share.
 constexpr uint32_t kTellingAlone = 64;
-
-// One late step must not spoil what is known.
-void Learn(double* known, double sample) {
-  if (*known == 0) {
-    *known = sample;
-  } else {
-    *known += (std::clamp(sample, *known / 4, *known * 2) - *known) / 8;
-  }
-}
 
 size_t SizeOf(uint32_t rows, size_t sizes) {
   return std::min<size_t>(static_cast<size_t>(std::bit_width(std::max(rows, 1u) - 1)), sizes - 1);

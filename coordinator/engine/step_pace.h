@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "base/clock.h"
+#include "coordinator/engine/draft_depth.h"
+#include "coordinator/engine/learned_time.h"
 #include "coordinator/engine/scheduler_types.h"
 #include "coordinator/engine/step_budget.h"
 #include "coordinator/engine/steps_in_flight.h"
@@ -27,6 +30,7 @@ class StepPace {
   void Begin(const SchedulerOptions& options) {
     options_ = options;
     depth_.Begin(options.decode_groups);
+    drafts_.Begin();
   }
   // Before a step is planned.
   void Choose(uint32_t decoding) {
@@ -38,6 +42,7 @@ class StepPace {
       // The ring was free for it when the step before had landed.
       budget_.Observe(rows.decode, rows.prompt, now - std::max(launched, last_landed_));
       depth_.Observe(rows.decode, rows.prompt, now - launched, times);
+      if (rows.prompt == 0) drafts_.Observe(rows.decode, times);
     }
     last_landed_ = now;
   }
@@ -68,12 +73,26 @@ class StepPace {
     return std::clamp(piece, std::min(kLeast, options_.chunk), options_.chunk);
   }
 
+  // The number of drafts that a step of `rows` takes, of which `tokens` decide one each: the first ones of those with
+  // these chances, falling.
+  size_t Drafts(const StepRows& rows, uint32_t tokens, std::span<const double> chances) const {
+    // Beside a prompt's rows the products take their time, and not the reading of weights, so that no row is cheap.
+    if (rows.prompt > 0) return 0;
+    return drafts_.Choose(rows.decode, tokens, chances, depth_.latency().value_or(0), groups());
+  }
+
+  // How many drafts each of the sequences that decode looks for, where each takes so long to find.
+  size_t DraftsAhead(uint32_t decoding, double chance, size_t most, Duration each) const {
+    return drafts_.ChooseAhead(Group(decoding), chance, most, SecondsOf(each), depth_.latency().value_or(0), groups());
+  }
+
  private:
   uint32_t Group(uint32_t decoding) const { return (decoding + groups() - 1) / groups(); }
 
   SchedulerOptions options_;
   StepBudget budget_;
   StepsInFlight depth_;
+  DraftDepth drafts_;
   Deadline last_landed_{};
 };
 

@@ -37,6 +37,8 @@ class StepsInFlight {
   // The number of steps that may be in flight; more than groups() if prompts, or the coordinator's turn, fill the rest.
   uint32_t steps() const { return steps_; }
   uint64_t changes() const { return changes_; }  // of groups()
+  // The transit time in seconds; nullopt: unknown.
+  std::optional<double> latency() const;
 
  private:
   static constexpr size_t kSizes = 12;  // powers of two
@@ -51,7 +53,6 @@ class StepsInFlight {
   Cost CostOf(double rows) const;
   // Seconds from one token of each sequence to the next, where `decoding` ones are dealt into `groups`.
   double Turn(uint32_t decoding, uint32_t groups) const;
-  std::optional<double> latency() const;
   void NoteLatency(double seconds);
 
   uint32_t least_ = 1;  // groups

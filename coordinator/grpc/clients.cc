@@ -64,6 +64,8 @@ void Write(const Finished& e, v1::GenerateEvent* out) {
   f->set_to_first_token_us(Micros(e.usage.to_first_token));
   f->set_total_us(Micros(e.usage.total));
   f->set_context_shifts(e.usage.context_shifts);
+  f->set_drafted_tokens(e.usage.drafted_tokens);
+  f->set_accepted_drafts(e.usage.accepted_drafts);
   f->set_stop(e.stop);
   if (e.stop_id >= 0) f->set_stop_id(e.stop_id);
 }

@@ -4,6 +4,7 @@
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/sampling_fields.h"
+#include "coordinator/http/speculation_fields.h"
 #include "fmt/core.h"
 #include "model/weights.h"
 
@@ -58,6 +59,7 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Model& mo
   ReadMostTokens(fields, "max_tokens", -2, &q);
   ReadOtherServersFields(fields);
   ReadGrammars(fields, &q);
+  ReadSpeculation(fields, &q);
   q.tenant = caller.tenant;
   out->stream = fields.Bool("stream").value_or(false);
   out->tokens = fields.Bool("return_tokens").value_or(false);
@@ -124,6 +126,10 @@ json::object Timings(const Usage& usage) {
   out["predicted_ms"] = predicted;
   out["predicted_per_token_ms"] = each(predicted, usage.generated_tokens);
   out["predicted_per_second"] = rate(predicted, usage.generated_tokens);
+  if (usage.drafted_tokens > 0) {
+    out["draft_n"] = usage.drafted_tokens;
+    out["draft_n_accepted"] = usage.accepted_drafts;
+  }
   return out;
 }
 

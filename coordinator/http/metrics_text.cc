@@ -115,6 +115,10 @@ void AddRequestCounts(const EngineStats& e, Families* f) {
       .Sample(Number(e.failed), {{"outcome", "failed"}})
       .Sample(Number(e.cancelled), {{"outcome", "cancelled"}});
   f->Counter("gyre_tokens_generated_total", "Tokens that were generated.", Number(e.tokens_generated));
+  f->Begin(MetricType::kCounter, "gyre_draft_tokens_total",
+           "Guesses of the next tokens whose rows were computed, by whether the token was drawn.")
+      .Sample(Number(e.accepted_drafts), {{"accepted", "true"}})
+      .Sample(Number(e.drafted_tokens - e.accepted_drafts), {{"accepted", "false"}});
   f->Counter("gyre_forced_tokens_total", "Generated tokens that a grammar forced, and that took no answer.",
              Number(e.forced_tokens));
   f->Counter("gyre_mask_bytes_total", "Bytes of grammars' masks that went into the ring.", Number(e.mask_bytes_sent));

@@ -103,6 +103,8 @@ class Reader {
     const Usage& usage = finished.usage;
     usage_.completion += usage.generated_tokens;
     usage_.shifts += usage.context_shifts;
+    usage_.drafted += usage.drafted_tokens;
+    usage_.accepted += usage.accepted_drafts;
     usage_.to_first_token = std::max(usage_.to_first_token, usage.to_first_token);
     usage_.total = std::max(usage_.total, usage.total);
     if (delta->choice % per_prompt_ != 0) return;
@@ -276,9 +278,10 @@ std::string UsageJson(const UsageSum& usage) {
   const std::string shifts = usage.shifts > 0 ? fmt::format(R"(,"context_shifts":{})", usage.shifts) : "";
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}{}}})",
+                     R"("completion_tokens_details":{{"reasoning_tokens":{},"accepted_prediction_tokens":{},)"
+                     R"("rejected_prediction_tokens":{}}}{}}})",
                      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning,
-                     shifts);
+                     usage.accepted, usage.drafted - usage.accepted, shifts);
 }
 
 void AppendPromptProgress(const PromptProgress& progress, std::string_view end, std::string* out) {

@@ -43,6 +43,7 @@ struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
   uint64_t reasoning = 0;              // of the completion's: those before the content begins
   uint64_t shifts = 0;                 // of the context
+  uint64_t drafted = 0, accepted = 0;  // drafts; those that are part of the completion
   Duration to_first_token{}, total{};  // of the choice that took longest
 };
 

@@ -7,6 +7,7 @@
 #include "coordinator/http/answer_parts.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/sampling_fields.h"
+#include "coordinator/http/speculation_fields.h"
 #include "fmt/core.h"
 #include "model/weights.h"
 
@@ -38,12 +39,14 @@ void ReadSampling(JsonFields& fields, const ApiContext& context, Question* quest
   question->cache_salt = ReadCacheSalt(fields);
   ReadOtherServersFields(fields);
   ReadGrammars(fields, question);
+  ReadSpeculation(fields, question);
+  ReadPrediction(fields, question);
 }
 
 void IgnoreAccounting(JsonFields& fields, bool stores) {
   if (!stores && fields.Bool("store").value_or(false)) fields.RefuseAny("store", "this server stores no answers");
-  for (const char* name : {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-                           "prompt_cache_retention", "prediction"}) {
+  for (const char* name :
+       {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}) {
     fields.Ignore(name);
   }
 }

@@ -88,6 +88,13 @@ void ReadSamplers(JsonFields& fields, SamplingParams* s) {
     if (option.openai) ReadSampler(fields, option, option.name, s);
     if (!option.openai || option.llama != option.name) ReadSampler(fields, option, option.llama, s);
   }
+  const std::optional<std::string> draw = fields.String("draw");
+  if (!draw) return;
+  if (const auto method = ParseDrawMethod(*draw)) {
+    s->draw = *method;
+  } else {
+    fields.Fail(BadRequest(fmt::format("{} may be uniform or gumbel", fields.Path("draw")), fields.Path("draw")));
+  }
 }
 
 json::value JsonOf(const SamplingParams& s, const SamplingOption& option) {

@@ -184,6 +184,9 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   const uint32_t unasked = limits_.unasked_tokens > 0 ? limits_.unasked_tokens : room;
   request.max_new_tokens = generates ? question.max_new_tokens.value_or(unasked) : 0;
   for (const TokenId id : question.generated) request.generated.push_back({.token = id});
+  if (generates && !question.prediction.empty()) {
+    GYRE_ASSIGN_OR_RETURN(request.prediction, Tokenize(question.prediction, {.add_special = false}));
+  }
   static_cast<RequestSettings&>(request) = std::move(question);
   return request;
 }

@@ -44,6 +44,7 @@ struct Question : RequestSettings {
   // The tokens of an earlier answer and its prompt. The input goes on behind them, without a begin-of-text token.
   std::vector<TokenId> before;
   std::vector<TokenId> generated;  // the text goes on behind these, which were drawn before
+  std::string prediction;          // what the text may be, for the most part (Request::prediction)
   // Calls by a grammar, in the form of the model. A grammar_source beside them is the answer's without a call, if none
   // is required.
   std::optional<grammar::ToolCalls> tool_calls;

@@ -22,11 +22,12 @@ Status PlanChecks::CheckPlan(const StepPlan& plan, const SchedulerStats& before,
     const auto it = live.find(item.seq);
     if (it == live.end()) return Internal("step {} has unknown sequence {}", step, Num(item.seq));
     const TrackedSequence& s = it->second;
+    const auto drafts = static_cast<uint32_t>(item.drafts.size());
     const bool last = s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size();
     decodes += last && s.started ? 1 : 0;
     // One that came in with all but its last row is neither: decode rows were dealt before.
-    prompts += last ? 0 : item.count;
-    if (o_.chunked_prefill && item.count > o_.chunk)
+    prompts += last ? 0 : item.count - drafts;
+    if (o_.chunked_prefill && item.count - drafts > o_.chunk)
       return Internal("sequence {} has a chunk of {}", Num(item.seq), item.count);
   }
   if (rows > o_.max_rows && (o_.chunked_prefill || rows - largest >= o_.max_rows))
@@ -48,7 +49,8 @@ Status PlanChecks::CheckItem(const StepPlan& plan, const StepItem& item, const T
 
 Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uint32_t cached) const {
   const uint64_t id = Num(item.seq);
-  const uint32_t end = item.first_position + item.count;
+  const uint32_t end = item.known_end();
+  GYRE_RETURN_IF_ERROR(CheckDrafts(item, s));
   if (item.incarnation != s.incarnation) return Internal("sequence {}: incarnation {}", id, item.incarnation);
   if (s.held) return Internal("sequence {} is held and launched", id);
   if (s.poisoned || s.owed) return Internal("sequence {} is launched while it waits", id);
@@ -58,7 +60,7 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
     if (cached > 0 && (s.all_rows || !o_.prefix_cache)) return Internal("sequence {} takes {} rows", id, cached);
   }
   const uint32_t launched = s.started ? s.launched : cached;
-  if (item.count == 0 || item.first_position != launched || end > s.tokens.size()) {
+  if (end <= item.first_position || item.first_position != launched || end > s.tokens.size()) {
     return Internal("sequence {}: rows {}+{} where {} of {} are launched", id, item.first_position, item.count,
                     launched, s.tokens.size());
   }
@@ -67,6 +69,22 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
   }
   if (item.sample_last != (end == s.tokens.size()))
     return Internal("sequence {}: sample_last {}", id, item.sample_last);
+  return absl::OkStatus();
+}
+
+// Drafts stand behind the last token of a sequence that decodes, within its positions.
+Status PlanChecks::CheckDrafts(const StepItem& item, const TrackedSequence& s) const {
+  if (item.drafts.empty()) return absl::OkStatus();
+  const uint64_t id = Num(item.seq);
+  if (item.drafts.size() >= item.count) return Internal("sequence {} has nothing but drafts", id);
+  if (!item.sample_last || item.row_class != RowClass::kGenerated)
+    return Internal("sequence {} has drafts behind another row than its last one", id);
+  if (o_.memory[kSlotGroup] > 0 && item.slots.marks.size() != item.drafts.size())
+    return Internal("sequence {} has {} marks for {} drafts", id, item.slots.marks.size(), item.drafts.size());
+  if (item.first_position + item.count >= s.max_positions)
+    return Internal("sequence {}: drafts up to {} of {} positions", id, item.first_position + item.count,
+                    s.max_positions);
+  if (s.takes_no_drafts || s.suspect || s.losses > 0) return Internal("sequence {} has drafts after a fault", id);
   return absl::OkStatus();
 }
 

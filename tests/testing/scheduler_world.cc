@@ -115,8 +115,7 @@ bool SchedulerWorld::AnswerOne() {
     TakePreemptions();
     return true;
   }
-  // The token of a position depends on the position only, like a seeded draw: a replay draws the same again.
-  const TokenId token = static_cast<TokenId>(Mix(static_cast<uint64_t>(id), s.tokens.size()) % 2);
+  const TokenId token = Drawn(id, s.tokens.size());
   const Status status = scheduler_.Append(id, token);
   const bool full = s.tokens.size() >= s.max_positions;
   if (status.ok() == full) Fail("sequence {}: Append at {} of {} positions", Num(id), s.tokens.size(), s.max_positions);
@@ -125,9 +124,33 @@ bool SchedulerWorld::AnswerOne() {
   } else if (full) {
     Remove(id);
   } else {
-    s.tokens.push_back(token);
+    s.Append(token);
+    if (scheduler_.SampleOwed(id) != s.owed) Fail("sequence {}: a token is owed: {}", Num(id), !s.owed);
+    if (s.owed && Chance(0.05)) {  // as where the next mask is not known
+      scheduler_.DropDrafts(id);
+      s.DropDrafts();
+    }
+    if (Chance(options_.draft_rate)) Propose(id);
   }
   return true;
+}
+
+// The token of a position depends on the position only, like a seeded draw: a replay draws the same again.
+TokenId SchedulerWorld::Drawn(SeqId id, size_t tokens) {
+  return static_cast<TokenId>(Mix(static_cast<uint64_t>(id), tokens) % 2);
+}
+
+// A draft is right, or wrong from some place on, or anything.
+void SchedulerWorld::Propose(SeqId id) {
+  const size_t size = live_.at(id).tokens.size();
+  Drafts drafts;
+  const int wrong_at = Between(0, 8);
+  for (int i = 0, n = Between(1, 8); i < n; ++i) {
+    const TokenId right = Drawn(id, size + static_cast<size_t>(i));
+    drafts.tokens.push_back(i == wrong_at ? 1 - right : right);
+    drafts.chances.push_back(1.0f / static_cast<float>(i + 1));
+  }
+  scheduler_.Propose(id, std::move(drafts));
 }
 
 // Keeps some of the first tokens and some of the last ones.
@@ -188,6 +211,8 @@ bool SchedulerWorld::Next() {
     Check(checks_.CheckItem(*plan, item, s, cached, flights_));
     s.Launch(item, cached, ring_namespace_);
     flight.items.push_back({.item = item, .inputs = s});
+    std::vector<TokenId>& tokens = flight.items.back().inputs.tokens;
+    tokens.insert(tokens.end(), item.drafts.begin(), item.drafts.end());
   }
   flights_.push_back(std::move(flight));
   return true;

@@ -27,6 +27,7 @@ struct WorldOptions {
   int hold_percent = 0;                         // of events: a sequence is held, or goes on
   int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
   int replica_percent = 0;                      // of events: a replica copies some units; lost members are restored
+  double draft_rate = 0;                        // of tokens: drafts follow, right or wrong
   double shift_rate = 0;                        // of full contexts: the sequence goes on with a part of its tokens
   int restart_percent = 0;                      // of events: another scheduler takes over with an index that lags
   bool trusts_index = false;                    // plants a bug: the members' stamps are not asked
@@ -65,6 +66,9 @@ class SchedulerWorld {
   // What callers do.
   void Add();
   bool AnswerOne();
+  // The token that a sequence draws when it has so many.
+  static TokenId Drawn(SeqId id, size_t tokens);
+  void Propose(SeqId id);
   void Shift(SeqId id, TokenId token);
   void Hold(SeqId id);
   void Remove(SeqId id);

@@ -14,7 +14,8 @@ void SchedulerWorld::ChangeRing() {
     for (const StepInFlight::Rows& rows : flight.items) {
       TrackedSequence* const s = Current(rows.item);
       if (s == nullptr) continue;
-      const uint32_t end = rows.item.first_position + rows.item.count;
+      const uint32_t end = rows.item.known_end();
+      s->takes_no_drafts |= broke && !rows.item.drafts.empty();
       if (end > s->proven) lost[rows.item.seq] = std::max(lost[rows.item.seq], end);
       s->LoseFlights();
     }

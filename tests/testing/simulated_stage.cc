@@ -82,6 +82,11 @@ void SimulatedStage::Apply(StepInFlight::Rows* rows) {
     const uint64_t row = RowOf(rows->inputs, p, own);
     if (p >= item.first_position) slot.state = Mix(slot.state, RowOf(rows->inputs, p, slot.state));
     own = Mix(own, row);
+    for (const SlotTable::Mark& mark : item.slots.marks) {
+      if (item.first_position + mark.row != p) continue;
+      slots_.at(mark.slot) = slot;
+      slots_.at(mark.slot).position = p + 1;
+    }
   }
   rows->right = rows->right && slot.state == own;
   if (item.slots.copy == kNoBlock) return;
@@ -105,6 +110,7 @@ void SimulatedStage::Stamp(const StepItem& item) {
   for (const BlockId slot : {item.slots.slot, item.slots.copy}) {
     if (slot != kNoBlock) stamps(kSlotGroup, slot).written = last_step_;
   }
+  for (const SlotTable::Mark& mark : item.slots.marks) stamps(kSlotGroup, mark.slot).written = last_step_;
   if (item.slots.copy != kNoBlock) stamps(kSlotGroup, item.slots.copy).full = last_step_;
 }
 

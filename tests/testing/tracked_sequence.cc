@@ -26,26 +26,45 @@ void TrackedSequence::Launch(const StepItem& item, uint32_t cached, uint64_t rin
 bool TrackedSequence::Land(const StepItem& item, bool recurrent) {
   const bool counts = !poisoned;
   if (counts) {
-    landed = item.first_position + item.count;
-    proven = std::max(proven, landed);
-    if (landed >= lost_end) losses = 0;
-    // With recurrent state a replay also sends rows again that were not at fault.
-    if (!recurrent || landed >= failed_end) {
-      errors = failed_from = failed_end = 0;
-      suspect = false;
-    }
+    landed = item.known_end();
+    Prove(recurrent);
     owed = item.sample_last;
+    drafts.assign(item.drafts.begin(), item.drafts.end());
   }
   EndFlight();
   return counts;
 }
 
+void TrackedSequence::Prove(bool recurrent) {
+  proven = std::max(proven, landed);
+  if (landed >= lost_end) losses = 0;
+  // With recurrent state a replay also sends rows again that were not at fault.
+  if (recurrent && landed < failed_end) return;
+  errors = failed_from = failed_end = 0;
+  suspect = false;
+}
+
+void TrackedSequence::Append(TokenId token) {
+  tokens.push_back(token);
+  if (drafts.empty() || drafts.front() != token) return DropDrafts();
+  drafts.pop_front();
+  ++landed;
+  Prove(false);
+  owed = true;
+}
+
+void TrackedSequence::DropDrafts() {
+  drafts.clear();
+  launched = landed;
+}
+
 bool TrackedSequence::LandFailed(const StepItem& item, bool alone) {
   bool fails = false;
+  takes_no_drafts |= !item.drafts.empty();
   if (!poisoned) {
     poisoned = suspect = true;
     failed_from = failed_end == 0 ? item.first_position : std::min(failed_from, item.first_position);
-    failed_end = std::max(failed_end, item.first_position + item.count);
+    failed_end = std::max(failed_end, item.known_end());
     fails = alone && ++errors == 2;
   }
   EndFlight();
@@ -59,7 +78,10 @@ void TrackedSequence::EndFlight() {
   launched = landed;
 }
 
-void TrackedSequence::Repeat() { launched = landed = launched - 1; }
+void TrackedSequence::Repeat() {
+  --landed;
+  DropDrafts();
+}
 
 void TrackedSequence::Shift(int keep, int drop, TokenId token) {
   tokens.push_back(token);
@@ -73,13 +95,14 @@ void TrackedSequence::Shift(int keep, int drop, TokenId token) {
 void TrackedSequence::Preempt(uint32_t new_incarnation) {
   incarnation = new_incarnation;
   launched = landed = in_flight = 0;
+  drafts.clear();
   admitted = started = poisoned = owed = troubled = false;
 }
 
 void TrackedSequence::LoseFlights() {
   in_flight = 0;
   poisoned = false;
-  launched = landed;
+  DropDrafts();
 }
 
 bool TrackedSequence::LoseRing(uint32_t end, bool alone) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "base/ids.h"
 #include "coordinator/engine/scheduler_types.h"
@@ -25,6 +26,9 @@ struct TrackedSequence : RowInputs {
   bool poisoned = false;  // what is in flight is worthless
   bool suspect = false;   // of having failed a step
   bool troubled = false;  // a step of this incarnation failed
+  // Behind the last token: their rows have landed, but not what they decide.
+  std::deque<TokenId> drafts;
+  bool takes_no_drafts = false;  // some were in a step or ring that failed
 
   // The same for another scheduler, which knows nothing of it.
   TrackedSequence Anew() const;
@@ -34,6 +38,9 @@ struct TrackedSequence : RowInputs {
   bool Land(const StepItem& item, bool recurrent);
   // Its step failed. Returns whether the sequence fails with it.
   bool LandFailed(const StepItem& item, bool alone);
+  // It has another token, the next draft or not.
+  void Append(TokenId token);
+  void DropDrafts();
   // The last landed row is wanted once more.
   void Repeat();
   // It goes on with another token behind it and without `drop` tokens after the first `keep`.
@@ -48,6 +55,7 @@ struct TrackedSequence : RowInputs {
 
  private:
   void EndFlight();
+  void Prove(bool recurrent);
 };
 
 }  // namespace gyre::testing

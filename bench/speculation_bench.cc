@@ -1,0 +1,229 @@
+// What speculation gains: texts with it and without it in turn, on a ring in this process. Each line has the medians of
+// the seconds (and of the processor's seconds) of both and their ratio; the texts are compared, too.
+//
+//   speculation_bench MODEL [--stages N] [--threads N] [--tokens N] [--runs N] [--draft-model FILE]
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "coordinator/engine/drafter.h"
+#include "fmt/core.h"
+#include "runtime/measure.h"
+#include "runtime/runtime.h"
+#include "tests/testing/ring_runner.h"
+
+namespace gyre {
+namespace {
+
+struct Flags {
+  std::string model, draft_model;
+  int stages = 1, threads = 0, runs = 3;
+  uint32_t tokens = 128;
+};
+
+double ProcessorSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Knows the texts, and is right with a given chance: a draft model of that quality which takes no time.
+class Oracle : public Drafter {
+ public:
+  explicit Oracle(int vocab) : vocab_(static_cast<uint32_t>(vocab)) {}
+  void Set(double chance, std::vector<std::vector<TokenId>> known) {
+    const std::lock_guard lock(mutex_);
+    chance_ = chance;
+    known_ = std::move(known);
+  }
+  void Draft(DraftQuestion q, std::function<void(Drafts)> answer) override {
+    Drafts drafts;
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<TokenId>& text = texts_[q.seq];
+      text.resize(q.first);
+      text.insert(text.end(), q.tokens.begin(), q.tokens.end());
+      for (const std::vector<TokenId>& known : known_) {
+        if (known.size() < text.size() || !std::equal(text.begin(), text.end(), known.begin())) continue;
+        for (size_t at = text.size(); at < std::min(known.size(), text.size() + q.most); ++at) {
+          const bool right = std::uniform_real_distribution<>()(random_) < chance_;
+          drafts.tokens.push_back(right ? known[at] : static_cast<TokenId>(random_() % vocab_));
+        }
+        break;
+      }
+    }
+    answer(std::move(drafts));
+  }
+  void End(SeqId seq) override {
+    const std::lock_guard lock(mutex_);
+    texts_.erase(seq);
+  }
+  void Stop() override {}
+  Duration each() const override { return {}; }
+
+ private:
+  const uint32_t vocab_;
+  std::mutex mutex_;
+  double chance_ = 0;
+  std::vector<std::vector<TokenId>> known_;
+  std::map<SeqId, std::vector<TokenId>> texts_;
+  std::mt19937 random_{1};
+};
+
+std::vector<Request> Texts(const Flags& flags, int streams, float temperature, int vocab) {
+  std::vector<Request> requests;
+  for (int i = 0; i < streams; ++i) {
+    Request r;
+    std::mt19937 random(static_cast<uint32_t>(i) + 1);
+    for (int n = 0; n < 32; ++n) r.prompt.push_back(static_cast<TokenId>(random() % static_cast<uint32_t>(vocab)));
+    r.max_new_tokens = flags.tokens;
+    r.sampling = {.temperature = temperature, .top_k = 40, .seed = static_cast<uint64_t>(i)};
+    r.ignore_end = true;
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+struct Timed {
+  double wall = 0, processor = 0;
+  std::vector<std::vector<TokenId>> texts;
+  uint64_t drafted = 0, accepted = 0;
+};
+
+Timed Run(Runtime& ring, const std::vector<Request>& requests) {
+  Timed out;
+  const double processor = ProcessorSeconds();
+  const Deadline began = Clock::now();
+  testing::Runner runner(ring.engine());
+  for (const Request& r : requests) runner.Add(r);
+  for (const testing::Outcome& o : runner.Wait()) {
+    out.texts.push_back(o.tokens);
+    out.drafted += o.usage.drafted_tokens;
+    out.accepted += o.usage.accepted_drafts;
+  }
+  out.wall = bench::Seconds(Clock::now() - began);
+  out.processor = ProcessorSeconds() - processor;
+  return out;
+}
+
+// With and without, in turn. `with` are the same texts with what speculation has for them.
+void Compare(const std::string& name, Runtime& ring, std::vector<Request> with, const Flags& flags) {
+  std::vector<Request> without = with;
+  for (Request& r : without) r.speculation.n_max = 0, r.prediction.clear();
+  std::vector<double> wall_off, wall_on, processor_off, processor_on;
+  uint64_t drafted = 0, accepted = 0;
+  bool same = true;
+  for (int run = 0; run <= flags.runs; ++run) {
+    const Timed off = Run(ring, without), on = Run(ring, with);
+    same = same && off.texts == on.texts;
+    if (run == 0) continue;  // the times of rows are learned
+    wall_off.push_back(off.wall), wall_on.push_back(on.wall);
+    processor_off.push_back(off.processor), processor_on.push_back(on.processor);
+    drafted += on.drafted, accepted += on.accepted;
+  }
+  const double off = bench::Median(wall_off), on = bench::Median(wall_on);
+  const double of_off = bench::Median(processor_off), of_on = bench::Median(processor_on);
+  fmt::print("{:44} {:7.2f} s {:7.2f} s  {:5.2f} x   processor {:7.2f} s {:7.2f} s  {:5.2f} x   {}/{} drafts{}\n", name,
+             off, on, off / on, of_off, of_on, of_off / of_on, accepted, drafted, same ? "" : "  OTHER TEXTS");
+  std::fflush(stdout);
+}
+
+std::vector<std::vector<TokenId>> Whole(const std::vector<Request>& requests, const Timed& timed) {
+  std::vector<std::vector<TokenId>> whole;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    whole.push_back(requests[i].prompt);
+    whole.back().insert(whole.back().end(), timed.texts[i].begin(), timed.texts[i].end());
+  }
+  return whole;
+}
+
+int Main(const Flags& flags) {
+  RuntimeOptions o;
+  o.model = flags.model;
+  o.stages = flags.stages;
+  o.threads = flags.threads;
+  o.ctx = 64 + 2 * flags.tokens;
+  o.parallel = 16;
+  o.no_prefix_cache = true;
+  o.quiet = true;
+  const auto open = [](const RuntimeOptions& options) {
+    auto ring = Runtime::Open(options);
+    if (!ring.ok()) {
+      fmt::print(stderr, "speculation_bench: {}\n", Message(ring.status()));
+      std::exit(1);
+    }
+    return *std::move(ring);
+  };
+  fmt::print("{:44} {:>9} {:>9}\n", "", "without", "with");
+  {
+    const auto ring = open(o);
+    const int vocab = ring->model().spec().vocab;
+    // Random numbers draw, so that nothing repeats by itself.
+    std::vector<Request> one = Texts(flags, 1, 1.5f, vocab), many = Texts(flags, 16, 1.5f, vocab);
+    Compare("text without repeats, 1 stream", *ring, one, flags);
+    Compare("text without repeats, 16 streams", *ring, many, flags);
+    for (std::vector<Request>* requests : {&one, &many}) {
+      const Timed texts = Run(*ring, *requests);
+      std::mt19937 random(5);
+      for (size_t i = 0; i < requests->size(); ++i) {
+        (*requests)[i].prediction = texts.texts[i];
+        for (TokenId& token : (*requests)[i].prediction) {
+          if (random() % 20 == 0) token = static_cast<TokenId>(random() % static_cast<uint32_t>(vocab));
+        }
+      }
+    }
+    Compare("predicted text, 19 of 20 right, 1 stream", *ring, one, flags);
+    Compare("predicted text, 19 of 20 right, 16 streams", *ring, many, flags);
+    Compare("greedy text of its own, 1 stream", *ring, Texts(flags, 1, 0, vocab), flags);
+  }
+  {
+    const auto model = OpenModel(o.model, {});
+    const auto oracle = std::make_shared<Oracle>((*model)->spec().vocab);
+    o.drafter = oracle;
+    const auto ring = open(o);
+    for (const int streams : {1, 16}) {
+      std::vector<Request> texts = Texts(flags, streams, 1.5f, ring->model().spec().vocab);
+      std::vector<Request> without = texts;
+      for (Request& r : without) r.speculation.n_max = 0;
+      const auto whole = Whole(texts, Run(*ring, without));
+      for (const double chance : {0.8, 0.0}) {
+        oracle->Set(chance, whole);
+        Compare(fmt::format("a drafter that is right at {}, {} streams", chance, streams), *ring, texts, flags);
+      }
+    }
+    o.drafter = nullptr;
+  }
+  if (!flags.draft_model.empty()) {
+    o.draft_model = flags.draft_model;
+    const auto ring = open(o);
+    Compare("a draft model, greedy, 1 stream", *ring, Texts(flags, 1, 0, ring->model().spec().vocab), flags);
+    Compare("a draft model, temperature 1.5, 1 stream", *ring, Texts(flags, 1, 1.5f, ring->model().spec().vocab),
+            flags);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gyre
+
+int main(int argc, char** argv) {
+  gyre::Flags flags;
+  CLI::App app("What speculation gains.");
+  app.add_option("model", flags.model)->required();
+  app.add_option("--stages", flags.stages);
+  app.add_option("--threads", flags.threads);
+  app.add_option("--tokens", flags.tokens);
+  app.add_option("--runs", flags.runs);
+  app.add_option("--draft-model", flags.draft_model);
+  CLI11_PARSE(app, argc, argv);
+  return gyre::Main(flags);
+}

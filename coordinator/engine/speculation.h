@@ -1,0 +1,94 @@
+// What is drafted for one request, and how often drafts come true (docs/speculation.md). Pure.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "coordinator/engine/ngram_drafter.h"
+#include "coordinator/engine/scheduler_types.h"
+
+namespace gyre {
+
+// Who drafts. kAuto: whoever there is.
+enum class Speculation : uint8_t { kAuto, kOff, kNgram };
+inline constexpr std::array<std::string_view, 3> kSpeculationNames = {"auto", "off", "ngram"};
+constexpr std::optional<Speculation> ParseSpeculation(std::string_view name) {
+  for (size_t i = 0; i < kSpeculationNames.size(); ++i) {
+    if (kSpeculationNames[i] == name) return static_cast<Speculation>(i);
+  }
+  return std::nullopt;
+}
+
+// Of a request, under the names of llama.cpp's server. They change no text.
+struct SpeculationSettings {
+  uint32_t n_max = 32;  // drafts of a step at most; 0: none
+  uint32_t n_min = 0;   // fewer are not sent
+  float p_min = 0;      // a draft with a smaller chance is not sent
+  bool operator==(const SpeculationSettings&) const = default;
+};
+inline constexpr uint32_t kMostDrafts = 64;
+
+// How often drafts came true, by where they are from: a match of some length in the text, or a drafter.
+class DraftChances {
+ public:
+  static constexpr size_t kDrafter = 0;  // in place of the match's length
+  double Of(size_t match) const { return rates_[Level(match)]; }
+  // `weight`: of this draft, against all before.
+  void Note(size_t match, bool came_true, double weight) {
+    double& rate = rates_[Level(match)];
+    rate += ((came_true ? 1 : 0) - rate) * weight;
+  }
+
+ private:
+  static constexpr std::array<size_t, 6> kLevels = {0, 1, 4, 6, 10, 20};
+  static size_t Level(size_t match) {
+    return static_cast<size_t>(std::upper_bound(kLevels.begin(), kLevels.end(), match) - kLevels.begin()) - 1;
+  }
+  std::array<double, 6> rates_ = {0.7, 0.4, 0.5, 0.6, 0.7, 0.8};
+};
+
+// Not thread-safe. It is made on the thread that submits; then the engine's loop owns it.
+class RequestDrafts {
+ public:
+  // `prediction`: what the answer may be, for the most part.
+  RequestDrafts(std::span<const TokenId> prompt, std::span<const TokenId> prediction);
+
+  // All requests' chances, with which this one begins until it has shown more. They outlive it.
+  void Begin(DraftChances* all) {
+    all_ = all;
+    chances_ = *all;
+  }
+  // The text has one token more.
+  void Drawn(TokenId token);
+  // Drafts for what follows, from the text itself.
+  Drafts Propose(const SpeculationSettings& settings, size_t most);
+  // What a drafter guesses.
+  Drafts Take(Drafts guesses, const SpeculationSettings& settings, size_t most);
+  // The chance of a drafter's guess, given that those before it came true.
+  double drafter_chance() const { return chances_.Of(DraftChances::kDrafter); }
+  // A drafter is asked now and then even where its guesses do not pay, as that may change.
+  bool TriesDrafter() { return ++untried_ % kTryEvery == 0; }
+
+  size_t told = 0;  // tokens that a drafter knows
+
+ private:
+  static constexpr uint32_t kTryEvery = 64;
+  Drafts Cut(const SpeculationSettings& settings, size_t most);
+
+  NgramDrafter ngrams_;
+  NgramDrafter::Guess guess_;  // the last one, whether it was sent or not
+  bool from_drafter_ = false;
+  size_t came_ = 0;  // so many of its tokens were drawn
+  uint32_t untried_ = 0;
+  DraftChances chances_;
+  DraftChances* all_ = nullptr;
+};
+
+}  // namespace gyre

@@ -1,0 +1,262 @@
+#include "runtime/model_drafter.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "coordinator/engine/sampler.h"
+#include "model/tokenizer.h"
+#include "worker/catch_exhausted.h"
+
+namespace gyre {
+
+std::string VocabularyDifference(const Model& target, const Model& draft) {
+  const Tokenizer *t = target.tokenizer(), *d = draft.tokenizer();
+  if (t == nullptr || d == nullptr) {
+    if (target.spec().vocab == draft.spec().vocab) return "";
+    return fmt::format("it has {} ids, the model has {}", draft.spec().vocab, target.spec().vocab);
+  }
+  for (TokenId id = 0; id < std::max(t->size(), d->size()); ++id) {
+    const std::string of_target = id < t->size() ? t->Text(id) : "", of_draft = id < d->size() ? d->Text(id) : "";
+    if (of_target == of_draft) continue;
+    // Vocabularies are filled up to round sizes.
+    const bool padding = (id >= t->size() && d->type(id) != TokenType::kNormal) ||
+                         (id >= d->size() && t->type(id) != TokenType::kNormal);
+    if (padding) continue;
+    return fmt::format("its token {} is '{}', the model's is '{}'", id, of_draft, of_target);
+  }
+  return "";
+}
+
+ModelDrafter::ModelDrafter(const ModelDrafterOptions& options) : options_(options) {}
+
+ModelDrafter::~ModelDrafter() { Stop(); }
+
+StatusOr<std::shared_ptr<ModelDrafter>> ModelDrafter::Open(const ModelDrafterOptions& options) {
+  const std::string difference = VocabularyDifference(*options.target, *options.model);
+  if (!difference.empty()) {
+    return FailedPrecondition("{} can't draft for {}: {}", options.model->path(), options.target->path(), difference);
+  }
+  if (options.model->spec().has_slots) {
+    return FailedPrecondition("{} can't draft: it has recurrent state, which can't go back behind a wrong guess",
+                              options.model->path());
+  }
+  std::shared_ptr<ModelDrafter> drafter(new ModelDrafter(options));
+  GYRE_RETURN_IF_ERROR(drafter->Load());
+  GYRE_ASSIGN_OR_RETURN(drafter->thread_, StartThread("drafter", [d = drafter.get()] { d->Loop(); }));
+  return drafter;
+}
+
+Status ModelDrafter::Load() {
+  const Model& model = *options_.model;
+  const uint32_t blocks = options_.texts * ((options_.context + kBlock - 1) / kBlock);
+  backend_ = options_.device->NewBackend();
+  StageParts parts{.model = options_.model,
+                   .range = {0, static_cast<int>(model.spec().layers.size())},
+                   .first = true,
+                   .last = true,
+                   .layers = {},
+                   .ends = {}};
+  for (int i = 0; i < parts.range.end; ++i) {
+    GYRE_ASSIGN_OR_RETURN(auto layer, LoadLayer(model, i, *backend_, [](size_t) {}));
+    PrepareRequest sizes;
+    sizes.memory.units = {blocks, 0, blocks};
+    sizes.block_size = kBlock;
+    sizes.kv_type = KvType::kF16;
+    GYRE_ASSIGN_OR_RETURN(layer->pages,
+                          PagePool::For(layer->spec, model.spec().dim, PoolSizes(sizes), *options_.device));
+    parts.layers.push_back(std::move(layer));
+  }
+  GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, true, true, *backend_, [](size_t) {}));
+  stage_ = std::make_unique<Stage>(std::move(parts), *backend_, false, WireType::kF32);
+  for (BlockId block = blocks; block > 0; --block) free_.push_back(block - 1);
+  return absl::OkStatus();
+}
+
+void ModelDrafter::Draft(DraftQuestion question, std::function<void(Drafts)> answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) asked_.push_back({.question = std::move(question), .answer = std::move(answer), .drafts = {}});
+  }
+  changed_.notify_one();
+}
+
+void ModelDrafter::End(SeqId seq) {
+  const std::lock_guard lock(mutex_);
+  ended_.push_back(seq);
+}
+
+void ModelDrafter::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ModelDrafter::Loop() {
+  // The edge of the thread: without drafts texts go on more slowly.
+  try {
+    for (;;) {
+      std::vector<Asked> asked;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+        if (stopping_) return;
+        asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(asked_.end()));
+        asked_.clear();
+        for (const SeqId seq : std::exchange(ended_, {})) {
+          // A question about it may have come before its end, and then its text has a beginning again.
+          const auto text = texts_.find(seq);
+          if (text == texts_.end()) continue;
+          free_.insert(free_.end(), text->second.blocks.begin(), text->second.blocks.end());
+          texts_.erase(text);
+        }
+      }
+      Serve(std::move(asked));
+    }
+  } catch (const std::exception& e) {
+    Log(LogLevel::kError, "the draft model's thread ends, and with it its drafts: {}", e.what());
+  }
+  // Whoever waits for drafts must not wait for ever.
+  for (;;) {
+    std::deque<Asked> rest;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+      if (stopping_) return;
+      rest.swap(asked_);
+    }
+    for (Asked& a : rest) a.answer({});
+  }
+}
+
+SeqRows ModelDrafter::RowsOf(const Text& text, size_t first, size_t count) const {
+  SeqRows rows{.seq = text.seq,
+               .row_class = RowClass::kGenerated,
+               .first_position = static_cast<uint32_t>(first),
+               .row_count = static_cast<uint32_t>(count),
+               .blocks = {text.blocks},
+               .requests = {}};
+  const ModelSpec& spec = options_.model->spec();
+  rows.blocks.resize(static_cast<size_t>(spec.kv_groups));
+  if (spec.window > 0) rows.blocks[kWindowGroup] = WindowTable{.first = 0, .blocks = text.blocks}.Entries();
+  return rows;
+}
+
+// Blocks for so many positions; other texts give theirs up, the longest unused first.
+bool ModelDrafter::Hold(Text* text, size_t positions) {
+  if (positions > options_.context) return false;
+  while (text->blocks.size() * kBlock < positions) {
+    if (free_.empty()) {
+      Text* victim = nullptr;
+      for (auto& [seq, other] : texts_) {
+        if (&other == text || other.blocks.empty() || other.used == text->used) continue;
+        if (victim == nullptr || other.used < victim->used) victim = &other;
+      }
+      if (victim == nullptr) return false;
+      free_.swap(victim->blocks);
+      victim->computed.clear();
+    }
+    text->blocks.push_back(free_.back());
+    free_.pop_back();
+  }
+  return true;
+}
+
+bool ModelDrafter::CatchUp(Text* text, const DraftQuestion& question) {
+  text->seq = question.seq;
+  text->used = served_;
+  // Without its beginning nothing can be said of a text.
+  if (question.first > text->tokens.size()) return false;
+  text->tokens.resize(question.first);
+  text->tokens.insert(text->tokens.end(), question.tokens.begin(), question.tokens.end());
+  if (!Hold(text, text->tokens.size() + question.most)) return false;
+  const auto [computed, token] =
+      std::mismatch(text->computed.begin(), text->computed.end(), text->tokens.begin(), text->tokens.end() - 1);
+  text->computed.erase(computed, text->computed.end());
+  while (text->computed.size() + 1 < text->tokens.size()) {
+    const size_t first = text->computed.size();
+    const size_t count = std::min<size_t>(options_.chunk, text->tokens.size() - 1 - first);
+    const StepBatch batch{.seqs = {RowsOf(*text, first, count)}};
+    const std::span<const TokenId> ids = std::span(text->tokens).subspan(first, count);
+    StepAnswer none;
+    if (!stage_->Run(batch, std::as_bytes(ids), ++step_, &none).ok()) return false;
+    text->computed.insert(text->computed.end(), ids.begin(), ids.end());
+  }
+  return true;
+}
+
+// One more token for each of these texts, by the settings and the random numbers of the text's own draws.
+void ModelDrafter::Compute(const std::vector<Asked*>& round) {
+  StepBatch batch;
+  std::vector<TokenId> ids;
+  for (const Asked* a : round) {
+    Text& text = texts_[a->question.seq];
+    batch.seqs.push_back(RowsOf(text, text.computed.size(), 1));
+    ids.push_back(text.tokens[text.computed.size()]);
+    batch.seqs.back().requests.push_back(
+        MakeRowRequest(a->question.sampling, {.tokens = text.tokens, .prompt_length = a->question.prompt}, {}));
+  }
+  StepAnswer answer;
+  const Status status = stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, &answer);
+  if (!status.ok()) {
+    Log(LogLevel::kWarn, "the draft model failed: {}", Message(status));
+    return;
+  }
+  for (size_t i = 0; i < round.size(); ++i) {
+    Text& text = texts_[round[i]->question.seq];
+    text.computed.push_back(ids[i]);
+    const SamplingParams& params = round[i]->question.sampling;
+    const TokenHistory history{.tokens = text.tokens, .prompt_length = round[i]->question.prompt};
+    const RowAnswer& row = answer.rows[i];
+    TokenId token = -1;
+    if (row.mode == RowMode::kFullLogits) {
+      const auto draw = SampleFull(params, history, {}, row.values, row.position);
+      if (draw.ok()) token = draw->token;
+    } else {
+      const auto draw = SampleCandidates(params, history, batch.seqs[i].requests[0], row, options_.model->spec().vocab);
+      if (draw.ok() && draw->has_value()) token = (*draw)->token;
+      if (token < 0 && !row.top.empty()) token = row.top.front().id;
+    }
+    if (token < 0) continue;
+    round[i]->drafts.tokens.push_back(token);
+    text.tokens.push_back(token);
+  }
+}
+
+void ModelDrafter::Serve(std::vector<Asked> asked) {
+  ++served_;
+  std::vector<Asked*> able;
+  for (Asked& a : asked) {
+    Text& text = texts_[a.question.seq];
+    if (CatchUp(&text, a.question)) able.push_back(&a);
+  }
+  const Deadline began = Clock::now();
+  uint32_t rounds = 0;
+  for (;; ++rounds) {
+    std::vector<Asked*> round;
+    for (Asked* a : able) {
+      if (a->drafts.tokens.size() == rounds && rounds < a->question.most) round.push_back(a);
+    }
+    if (round.empty()) break;
+    Compute(round);
+  }
+  if (rounds > 0) {
+    const int64_t took = std::chrono::nanoseconds(Clock::now() - began).count() / rounds;
+    const int64_t before = each_.load(std::memory_order_relaxed);
+    each_.store(before == 0 ? took : before + (std::min(took, 4 * before) - before) / 8, std::memory_order_relaxed);
+  }
+  for (Asked& a : asked) {
+    Text& text = texts_[a.question.seq];
+    // The guesses are no tokens of the text yet.
+    text.tokens.resize(text.tokens.size() - a.drafts.tokens.size());
+    if (!a.drafts.tokens.empty()) a.drafts.chances.assign(a.drafts.tokens.size(), 1);
+    a.answer(std::move(a.drafts));
+  }
+}
+
+}  // namespace gyre

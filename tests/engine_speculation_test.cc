@@ -1,0 +1,306 @@
+// Texts have the same bits with and without speculation, whoever drafts, over any number of stages.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/engine/drafter.h"
+#include "model/arch.h"
+#include "runtime/runtime.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/tiny_hybrid.h"
+#include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
+
+namespace gyre {
+namespace {
+
+// Knows some texts, and guesses what follows in them: rightly, wrongly from some place on, or anything.
+class Adversary : public Drafter {
+ public:
+  explicit Adversary(int vocab) : vocab_(vocab) {}
+  void Know(std::vector<TokenId> text) { known_.push_back(std::move(text)); }
+
+  void Draft(DraftQuestion q, std::function<void(Drafts)> answer) override {
+    Drafts drafts;
+    {
+      std::lock_guard lock(mutex_);
+      std::vector<TokenId>& text = texts_[q.seq];
+      text.resize(q.first);
+      text.insert(text.end(), q.tokens.begin(), q.tokens.end());
+      const uint32_t wrong_at = random_() % 3 == 0 ? UINT32_MAX : random_() % (q.most + 1);
+      const auto known = std::find_if(known_.begin(), known_.end(), [&](const std::vector<TokenId>& k) {
+        return k.size() >= text.size() && std::equal(text.begin(), text.end(), k.begin());
+      });
+      for (uint32_t i = 0; i < q.most; ++i) {
+        const size_t at = text.size() + i;
+        const bool right = i < wrong_at && known != known_.end() && at < known->size();
+        drafts.tokens.push_back(right ? (*known)[at] : static_cast<TokenId>(random_() % static_cast<uint32_t>(vocab_)));
+      }
+    }
+    answer(std::move(drafts));
+  }
+  void End(SeqId seq) override {
+    std::lock_guard lock(mutex_);
+    texts_.erase(seq);
+  }
+  void Stop() override {}
+  Duration each() const override { return {}; }
+
+ private:
+  const int vocab_;
+  std::vector<std::vector<TokenId>> known_;
+  std::mutex mutex_;
+  std::map<SeqId, std::vector<TokenId>> texts_;
+  std::mt19937 random_{1};
+};
+
+constexpr int kVocab = 96;
+
+// Greedy and drawn, with histories, log-probabilities, stop strings and questions for full logits.
+std::vector<Request> Requests() {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 6; ++i) {
+    Request r;
+    std::mt19937 random(i);
+    // What stands there twice is drafted from the text itself.
+    for (uint32_t n = 0; n < 12 + 3 * i; ++n) r.prompt.push_back(static_cast<TokenId>(random() % kVocab));
+    r.prompt.insert(r.prompt.end(), r.prompt.begin(), r.prompt.begin() + 9);
+    r.max_new_tokens = 36;
+    r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
+    r.sampling.seed = i;
+    r.ignore_end = i != 4;
+    if (i % 2 == 1) r.sampling.repetition_penalty = 1.3f, r.sampling.frequency_penalty = 0.2f;
+    if (i % 3 != 1) r.logprobs = i;
+    if (i == 2) r.sampling.top_k = 0, r.sampling.top_p = 0.999f, r.sampling.min_p = 0;  // asks for all logits
+    if (i == 3) r.sampling.temperature = 0, r.sampling.repetition_penalty = 1;
+    if (i == 4) r.stop_ids = {7, 8}, r.min_new_tokens = 10;
+    r.priority = static_cast<int>(i % 2);
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+RuntimeOptions Ring(const std::string& model, int stages, const std::string& speculation) {
+  RuntimeOptions o = testing::TinyRing(model, stages, 96);
+  o.speculation = speculation;
+  o.takes_all_drafts = true;
+  return o;
+}
+
+std::vector<testing::Outcome> RunAll(Engine& engine, const std::vector<Request>& requests) {
+  testing::Runner runner(engine);
+  for (const Request& r : requests) runner.Add(r);
+  return runner.Wait();
+}
+
+void ExpectEqual(const std::vector<testing::Outcome>& got, const std::vector<testing::Outcome>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(got[i].finished) << got[i].status;
+    EXPECT_EQ(got[i].tokens, expected[i].tokens);
+    EXPECT_EQ(got[i].probabilities, expected[i].probabilities);
+    EXPECT_EQ(got[i].logprobs, expected[i].logprobs);
+    EXPECT_EQ(got[i].top, expected[i].top);
+    EXPECT_EQ(got[i].stop_id, expected[i].stop_id);
+    EXPECT_EQ(got[i].reason, expected[i].reason);
+    EXPECT_EQ(got[i].usage.generated_tokens, expected[i].usage.generated_tokens);
+  }
+}
+
+std::shared_ptr<Adversary> Knowing(const std::vector<Request>& requests,
+                                   const std::vector<testing::Outcome>& outcomes) {
+  auto adversary = std::make_shared<Adversary>(kVocab);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<TokenId> text = requests[i].prompt;
+    text.insert(text.end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
+    adversary->Know(std::move(text));
+  }
+  return adversary;
+}
+
+class SpeculationFamilies : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
+  testing::TinyOptions options;
+  options.arch = GetParam();
+  options.layers = 6;
+  options.dim = 64;
+  const bool hybrid = testing::IsTinyHybrid(GetParam());
+  const testing::TinyModelFile file(hybrid ? testing::BuildTinyHybrid(GetParam()) : testing::BuildTinyModel(options));
+  const std::vector<Request> requests = Requests();
+  const auto without = testing::OpenRing(Ring(file.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  const std::vector<testing::Outcome> expected = RunAll(without->engine(), requests);
+  EXPECT_EQ(without->engine().stats().drafted_tokens, 0u);
+  const auto adversary = Knowing(requests, expected);
+  for (int stages = 1; stages <= 4; ++stages) {
+    for (const char* speculation : {"ngram", "auto"}) {
+      if (stages % 2 == (std::string_view(speculation) == "auto" ? 1 : 0) && stages != 1) continue;
+      SCOPED_TRACE(fmt::format("{} stages, {}", stages, speculation));
+      RuntimeOptions o = Ring(file.path(), stages, speculation);
+      if (std::string_view(speculation) == "auto") o.drafter = adversary;
+      if (stages == 3) o.kv_tokens = 128;  // texts push each other out
+      const auto ring = testing::OpenRing(o);
+      ASSERT_NE(ring, nullptr);
+      std::vector<Request> asked = requests;
+      for (size_t i = 0; i < asked.size(); ++i) {
+        asked[i].prediction = expected[i].tokens;
+        for (size_t at = 5; at < asked[i].prediction.size(); at += 8)
+          asked[i].prediction[at] = 95 - static_cast<TokenId>(i);
+      }
+      ExpectEqual(RunAll(ring->engine(), asked), expected);
+      const EngineStats stats = ring->engine().stats();
+      EXPECT_GT(stats.accepted_drafts, 0u);
+      EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
+      EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SpeculationFamilies, ::testing::ValuesIn(KnownArchitectures()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+class SpeculationTest : public ::testing::Test {
+ protected:
+  static testing::TinyOptions Options() {
+    testing::TinyOptions o;
+    o.layers = 4;
+    o.dim = 64;
+    o.heads = 2;
+    o.kv_heads = 1;  // wide enough for every type of the KV cache
+    return o;
+  }
+  const testing::TinyModelFile file_{Options()};
+  const std::vector<Request> requests_ = Requests();
+};
+
+TEST_F(SpeculationTest, SameBitsForEveryTypeOfTheKvCache) {
+  for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
+    SCOPED_TRACE(type);
+    RuntimeOptions o = Ring(file_.path(), 1, "off");
+    o.kv_type = type;
+    const auto without = testing::OpenRing(o);
+    ASSERT_NE(without, nullptr);
+    const auto expected = RunAll(without->engine(), requests_);
+    o = Ring(file_.path(), 2, "auto");
+    o.kv_type = type;
+    o.drafter = Knowing(requests_, expected);
+    const auto with = testing::OpenRing(o);
+    ASSERT_NE(with, nullptr);
+    ExpectEqual(RunAll(with->engine(), requests_), expected);
+    EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
+  }
+}
+
+// With all logits of each row, and with the whole prompt or a chunk in a step.
+TEST_F(SpeculationTest, SameBitsWithoutCandidatesAndWithShortSteps) {
+  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  const auto expected = RunAll(without->engine(), requests_);
+  for (const bool candidates : {false, true}) {
+    RuntimeOptions o = Ring(file_.path(), 2, "auto");
+    o.no_candidates = !candidates;
+    o.max_rows = candidates ? 5 : 64;
+    o.chunk = 3;
+    o.drafter = Knowing(requests_, expected);
+    const auto with = testing::OpenRing(o);
+    ASSERT_NE(with, nullptr);
+    ExpectEqual(RunAll(with->engine(), requests_), expected);
+    EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
+  }
+}
+
+TEST_F(SpeculationTest, SameBitsThroughResizes) {
+  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  const auto expected = RunAll(without->engine(), requests_);
+  RuntimeOptions o = Ring(file_.path(), 3, "auto");
+  o.tcp = true;
+  o.drafter = Knowing(requests_, expected);
+  const auto ring = testing::OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  for (const char* text : {"local-1=0,local-2=1,local-3=2-3", "local-1=0-1,local-2=2,local-3=3", "local-3=0-3"}) {
+    testing::Runner runner(ring->engine());
+    for (const Request& r : requests_) runner.Add(r);
+    const auto report = ring->cluster().ResizeAndWait(text);
+    ASSERT_TRUE(report.ok()) << report.status();
+    ExpectEqual(runner.Wait(), expected);
+  }
+  EXPECT_GT(ring->engine().stats().accepted_drafts, 0u);
+}
+
+// The model drafts for itself, so that nearly all comes true; another model of the same vocabulary is mostly wrong.
+TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
+  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  testing::TinyOptions other = Options();
+  other.seed = 77;
+  const testing::TinyModelFile stranger(other);
+  for (const DrawMethod method : {DrawMethod::kUniform, DrawMethod::kGumbel}) {
+    std::vector<Request> requests = requests_;
+    for (Request& r : requests) r.sampling.draw = method, r.speculation.n_max = 6;
+    const auto expected = RunAll(without->engine(), requests);
+    for (const std::string& path : {file_.path(), stranger.path()}) {
+      RuntimeOptions o = Ring(file_.path(), 2, "auto");
+      o.draft_model = path;
+      o.draft_tokens = 5;
+      o.parallel = 2;  // its texts push each other out
+      const auto with = testing::OpenRing(o);
+      ASSERT_NE(with, nullptr);
+      ExpectEqual(RunAll(with->engine(), requests), expected);
+      const EngineStats stats = with->engine().stats();
+      EXPECT_GT(stats.drafted_tokens, 50u);
+      if (path == file_.path()) EXPECT_GT(2 * stats.accepted_drafts, stats.drafted_tokens);
+    }
+  }
+}
+
+TEST_F(SpeculationTest, ADraftModelOfAnotherVocabularyIsRefused) {
+  testing::TinyOptions other = Options();
+  other.vocab = 112;
+  const testing::TinyModelFile stranger(other);
+  RuntimeOptions o = Ring(file_.path(), 1, "auto");
+  o.draft_model = stranger.path();
+  const auto ring = Runtime::Open(o);
+  EXPECT_EQ(ring.status().code(), absl::StatusCode::kFailedPrecondition) << ring.status();
+}
+
+// The limits of a request hold to the token, and its numbers say what was drafted.
+TEST_F(SpeculationTest, LimitsHoldAndRequestsChoose) {
+  const auto ring = testing::OpenRing(Ring(file_.path(), 1, "ngram"));
+  ASSERT_NE(ring, nullptr);
+  Request r = requests_[3];
+  std::vector<TokenId> whole;
+  for (uint32_t n = 1; n <= 20; ++n) {
+    r.max_new_tokens = n;
+    const testing::Outcome got = testing::RunOne(ring->engine(), r);
+    ASSERT_EQ(got.tokens.size(), n);
+    EXPECT_TRUE(std::equal(whole.begin(), whole.end(), got.tokens.begin()));
+    whole = got.tokens;
+    EXPECT_GE(got.usage.drafted_tokens, got.usage.accepted_drafts);
+    EXPECT_LT(got.usage.accepted_drafts, n);
+  }
+  r.speculation.n_max = 0;
+  const testing::Outcome none = testing::RunOne(ring->engine(), r);
+  EXPECT_EQ(none.tokens, whole);
+  EXPECT_EQ(none.usage.drafted_tokens, 0u);
+  // What is predicted is drafted, from the answer's beginning on.
+  r.speculation.n_max = 4;
+  r.prediction = whole;
+  const testing::Outcome predicted = testing::RunOne(ring->engine(), r);
+  EXPECT_EQ(predicted.tokens, whole);
+  EXPECT_GE(predicted.usage.accepted_drafts, 12u);
+}
+
+}  // namespace
+}  // namespace gyre
