@@ -244,6 +244,37 @@ TEST_F(ModelCommandsTest, TheTemplateOfChatTemplateJsonIsRead) {
   EXPECT_THAT(shown.output, HasSubstr("a{{ m.content }}b"));
 }
 
+// A chat_template is a text, texts by name, or a list of them; further files may hold those for tools.
+TEST_F(ModelCommandsTest, OfSeveralTemplatesTheDefaultIsForChats) {
+  WriteFolder();
+  WriteTokenizer();
+  const auto shows = [&](const char* settings, const char* text) {
+    std::ofstream(Path("folder/chat_template.json")) << settings;
+    const Ended shown = Run({"template", Path("folder")});
+    EXPECT_EQ(shown.code, 0) << shown.output;
+    EXPECT_THAT(shown.output, HasSubstr(text)) << settings;
+  };
+  shows(
+      R"({"chat_template": [{"name": "tool_use", "template": "{{ messages }}T"}, {"name": "default", "template": "{{ messages }}D"}]})",
+      "{{ messages }}D");
+  shows(R"({"chat_template": {"tool_use": "{{ messages }}T", "default": "{{ messages }}O"}})", "{{ messages }}O");
+  shows(R"({"chat_template": {"rag": "{{ messages }}R"}})", "{{ messages }}R");
+
+  std::ofstream(Path("folder/chat_template.json"))
+      << R"({"chat_template": {"rag": "{{ messages }}R", "tool_use": "{{ messages }}T"}})";
+  EXPECT_THAT(Run({"template", Path("folder")}).output,
+              HasSubstr("the model has the chat templates rag, tool_use, and none is the default"));
+  std::ofstream(Path("folder/chat_template.json")) << R"({"chat_template": [{"name": "default"}]})";
+  EXPECT_THAT(Run({"template", Path("folder")}).output, HasSubstr("an item of the list has no name or no template"));
+  std::ofstream(Path("folder/chat_template.json")) << R"({"chat_template": {"default": 7}})";
+  EXPECT_THAT(Run({"template", Path("folder")}).output, HasSubstr("\"default\" is no text"));
+
+  std::ofstream(Path("folder/chat_template.jinja")) << "{{ messages }}J";
+  std::filesystem::create_directory(Path("folder/additional_chat_templates"));
+  std::ofstream(Path("folder/additional_chat_templates/tool_use.jinja")) << "{{ messages }}{{ tools }}U";
+  EXPECT_THAT(Run({"template", Path("folder")}).output, HasSubstr("{{ messages }}J"));
+}
+
 // No other format takes its place.
 TEST_F(ModelCommandsTest, ATemplateThatCantBeParsedIsNamedWithItsLine) {
   WriteFolder();

@@ -11,6 +11,7 @@
 #include "model/gguf.h"
 #include "model/hf/added_tokens.h"
 #include "model/hf/tokenizer_json.h"
+#include "model/hf/tokenizer_keys.h"
 #include "model/spm.h"
 #include "model/tokenizer.h"
 
@@ -103,6 +104,17 @@ TEST(TokenizerPartsTest, EveryPartGivesTheLibrarysIds) {
   EXPECT_GT(cases, 700);
 }
 
+TEST(TokenizerPartsTest, SettingsThatNobodyKnowsAreNamed) {
+  EXPECT_THAT(UnknownTokenizerSettings({{"model_max_length", 4096},
+                                        {"image_token", "<i>"},
+                                        {"image_token_id", 7},
+                                        {"chat_template", "x"},
+                                        {"split_special_tokens", false},
+                                        {"letters", nullptr},
+                                        {"reverse_text", true}}),
+              ElementsAre("reverse_text"));
+}
+
 TEST(TokenizerPartsTest, WhatIsNotKnownIsRefusedByItsName) {
   const auto refusal = [](const json::object& root, const json::object& settings = {}) {
     const auto t = MakeFrom(root, settings);
@@ -143,6 +155,23 @@ TEST(TokenizerPartsTest, WhatIsNotKnownIsRefusedByItsName) {
   EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), with("a", "Merged").c_str())), HasSubstr("\"Merged\""));
   EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), with("a*", "Isolated").c_str())), HasSubstr("no character"));
   EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), with("\\\\ba", "Isolated").c_str())), HasSubstr("\\b"));
+  // A key of a later version may change the ids.
+  for (const auto& [patch, says] :
+       {std::pair(R"({"post_normalizer": {"type": "NFC"}})", "tokenizer.json.post_normalizer is {\"type\":\"NFC\"}"),
+        {R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC", "form": 2}]}})",
+         "normalizer: NFC.form is 2"},
+        {R"({"pre_tokenizer": {"type": "ByteLevel", "keep_case": false}})",
+         "pre_tokenizer: ByteLevel.keep_case is false"},
+        {R"({"post_processor": {"type": "ByteLevel", "twice": true}})", "post_processor: ByteLevel.twice is true"},
+        {R"({"decoder": {"type": "ByteLevel", "strict": 1}})", "decoder: ByteLevel.strict is 1"}}) {
+    EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), patch)), HasSubstr(says));
+  }
+  EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), "{}", R"({"max_piece": 4})")), HasSubstr("model.max_piece is 4"));
+  json::object odd = ByteRoot();
+  odd["added_tokens"].as_array()[0].as_object()["case_sensitive"] = false;
+  EXPECT_THAT(refusal(odd), HasSubstr("added_tokens.case_sensitive is false"));
+  // What says nothing is no key.
+  EXPECT_TRUE(MakeFrom(ChangedRoot(ByteRoot(), R"({"post_normalizer": null})")).ok());
   // A message could otherwise spell the token in other letters.
   json::object lower = ChangedRoot(ByteRoot(), R"({"normalizer": {"type": "Lowercase"}})");
   lower["added_tokens"].as_array().push_back(

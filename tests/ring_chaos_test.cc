@@ -51,16 +51,7 @@ class Chaos {
  public:
   Chaos(Ring& ring, const SmallDisk& disk, uint32_t seed) : ring_(ring), disk_(disk), random_(seed) {}
 
-  void Add(bool fetches) {
-    alive_.push_back(made_);
-    const std::string name = fmt::format("w{}", made_++);
-    // The cache's folder has room for this worker alone, and goes with it.
-    if (fetches) {
-      ring_.AddWorker(name, {"--weights", "fetch", "--cache", disk_.folder() + "/" + name});
-    } else {
-      ring_.AddWorker(name);
-    }
-  }
+  void Add(bool fetches) { AddWith(fetches ? fmt::format("{}/w{}", disk_.folder(), made_) : ""); }
   size_t Draw(size_t n) { return random_() % n; }
   const std::vector<size_t>& alive() const { return alive_; }
   const std::map<std::string, int>& acts() const { return acts_; }
@@ -140,6 +131,17 @@ class Chaos {
       return Done("full disk", fmt::format("the disk is full for {} ms; a resize: {}", time.count(),
                                            resized.ok() ? "done" : Message(resized.status())));
     }
+    if (const auto cache = caches_.find(who); what < 95 && cache != caches_.end()) {
+      const std::string folder = cache->second;
+      caches_.erase(cache);
+      worker.Kill(SIGKILL);
+      Gone(at);
+      const int damaged = Damage(folder);
+      AddWith(folder);
+      return Done("damaged disk",
+                  fmt::format("{} is killed, {} of its cached files are damaged, and w{} takes its cache", name,
+                              damaged, made_ - 1));
+    }
     Restarting();
     ring_.Restart();
     return Done("restart", "the coordinator is killed and started again");
@@ -148,9 +150,8 @@ class Chaos {
   // The caches of those that have left go: the disk is small.
   void Forget() {
     for (size_t& who : left_) {
-      std::error_code error;
       if (!ring_.worker(who).Wait(milliseconds(0))) continue;
-      std::filesystem::remove_all(fmt::format("{}/w{}", disk_.folder(), who), error);
+      DropCache(who);
       who = SIZE_MAX;
     }
     left_.erase(std::remove(left_.begin(), left_.end(), SIZE_MAX), left_.end());
@@ -178,10 +179,49 @@ class Chaos {
     ++acts_[kind];
     return words;
   }
+  // `cache`: the folder of a worker that fetches its weights, "" if it has the file. It has room for this worker alone,
+  // and goes with it.
+  void AddWith(const std::string& cache) {
+    alive_.push_back(made_);
+    const std::string name = fmt::format("w{}", made_);
+    if (cache.empty()) {
+      ring_.AddWorker(name);
+    } else {
+      ring_.AddWorker(name, {"--weights", "fetch", "--cache", cache});
+      caches_[made_] = cache;
+    }
+    ++made_;
+  }
+  void DropCache(size_t who) {
+    const auto cache = caches_.find(who);
+    if (cache == caches_.end()) return;
+    std::error_code error;
+    std::filesystem::remove_all(cache->second, error);
+    caches_.erase(cache);
+  }
+  // Changes a byte in up to three of the files below a folder, and returns the number of files.
+  int Damage(const std::string& folder) {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());  // a seed names the same files again
+    std::shuffle(files.begin(), files.end(), random_);
+    files.resize(std::min<size_t>(files.size(), 1 + Draw(3)));
+    for (const auto& file : files) {
+      const auto at = static_cast<std::streamoff>(Draw(std::filesystem::file_size(file)));
+      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(at);
+      const char changed = static_cast<char>(bytes.get() ^ (1 << Draw(8)));
+      bytes.seekp(at);
+      bytes.put(changed);
+      EXPECT_TRUE(bytes.good()) << file;
+    }
+    return static_cast<int>(files.size());
+  }
   void Gone(size_t at) {
     ring_.worker(alive_[at]).Wait(seconds(5));
-    std::error_code error;
-    std::filesystem::remove_all(fmt::format("{}/w{}", disk_.folder(), alive_[at]), error);
+    DropCache(alive_[at]);
     alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
   }
   bool IsControl(TcpEnds ends) const { return ends.remote == PortOf(ring_.address()); }
@@ -197,7 +237,8 @@ class Chaos {
   Ring& ring_;
   const SmallDisk& disk_;
   std::mt19937 random_;
-  std::vector<size_t> alive_, left_;  // those that work, and those that were told to leave
+  std::vector<size_t> alive_, left_;      // those that work, and those that were told to leave
+  std::map<size_t, std::string> caches_;  // of workers that fetch
   std::map<std::string, int> acts_;
   size_t made_ = 0;
   uint64_t failed_ = 0, lost_ = 0;

@@ -45,6 +45,21 @@ TEST(QueuedLinkTest, NothingWaitsForAPeerThatReadsNothing) {
   }
 }
 
+TEST(QueuedLinkTest, ATcpLinkTakesAtOnceWhatItsRoomPromises) {
+  testing::LinkPair pair = testing::TcpPair({{}, {.send_buffer = 262144, .receive_buffer = 32768}});
+  for (uint64_t round = 0; round < 3; ++round) {
+    uint64_t sent = 0;
+    const auto bytes = [](uint64_t number) { return number % 5 == 0 ? 20000 : 300; };
+    for (; pair.first->Room() >= static_cast<size_t>(bytes(sent)); ++sent) {
+      ASSERT_TRUE(SendBytes(*pair.first, sent, bytes(sent), Clock::now()).ok()) << sent;
+    }
+    ASSERT_GT(sent, 10u);
+    for (uint64_t i = 0; i < sent; ++i) ExpectBytes(*pair.second, i, bytes(i));
+    // What the peer has read and acknowledged is room again.
+    while (pair.first->Room() < 65536) std::this_thread::yield();
+  }
+}
+
 TEST(QueuedLinkTest, BeyondItsLimitItWaits) {
   auto [near, far] = MakeInprocLinkPair({.max_queued_frames = 1});
   const auto link = MakeQueuedLink(std::move(near), 1000);

@@ -34,12 +34,12 @@ class TcpStream : public ByteStream {
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
     const ssize_t n = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) return static_cast<size_t>(n);
-    if (Later(errno)) return size_t{0};
-    return Broken(errno);
+    if (n < 0) return Later(errno) ? StatusOr<size_t>(size_t{0}) : Broken(errno);
+    room_.Wrote(static_cast<size_t>(n));
+    return static_cast<size_t>(n);
   }
 
-  size_t Room() const override { return SocketRoom(socket_.get()); }
+  size_t Room() const override { return room_.Bytes(socket_.get()); }
 
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override {
     const ssize_t n = ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
@@ -77,16 +77,19 @@ class TcpStream : public ByteStream {
  private:
   const Fd socket_;
   const Fd event_;  // ends a reader's Wait
+  mutable SocketRoom room_;
 };
 
 }  // namespace
 
-size_t SocketRoom(int socket) {
+void SocketRoom::Ask(int socket) {
   int size = 0, queued = 0;
   socklen_t length = sizeof size;
-  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &length) != 0) return 0;
-  if (::ioctl(socket, SIOCOUTQ, &queued) != 0 || queued > size / 2) return 0;
-  return static_cast<size_t>(size / 2 - queued);
+  room_ = 0;
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &length) != 0) return;
+  most_ = static_cast<size_t>(size / 2);
+  if (::ioctl(socket, SIOCOUTQ, &queued) != 0 || queued > size / 2) return;
+  room_ = most_ - static_cast<size_t>(queued);
 }
 
 void SetTcpOptions(int socket, const TcpStreamOptions& options) {

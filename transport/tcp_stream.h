@@ -1,6 +1,7 @@
 // A connected stream socket as a byte stream.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "base/status.h"
@@ -17,8 +18,22 @@ struct TcpStreamOptions {
 void SetTcpOptions(int socket, const TcpStreamOptions& options);
 
 // What ByteStream::Room gives for a TCP socket. It is the half of the buffer that the kernel does not keep for its own
-// records of packets, less the bytes that the peer has not acknowledged.
-size_t SocketRoom(int socket);
+// records of packets, less the bytes that the peer has not acknowledged. Their number only falls between two writes, so
+// the room as it was, less what was written since, is a lower bound: the kernel is asked again only where that bound is
+// below half of the most. Asking takes two system calls, which each token would pay on each hop. For the writing
+// thread.
+class SocketRoom {
+ public:
+  size_t Bytes(int socket) {
+    if (room_ <= most_ / 2) Ask(socket);
+    return room_;
+  }
+  void Wrote(size_t bytes) { room_ -= bytes < room_ ? bytes : room_; }
+
+ private:
+  void Ask(int socket);
+  size_t room_ = 0, most_ = 0;
+};
 
 // kResourceExhausted: no descriptor or no memory is left.
 StatusOr<std::unique_ptr<ByteStream>> MakeTcpStream(Fd socket, const TcpStreamOptions& options = {});

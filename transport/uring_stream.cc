@@ -118,7 +118,7 @@ class UringStream : public ByteStream {
   // What is sent without a copy waits until the peer has it.
   size_t Room() const override {
     const size_t copied = options_.zero_copy_from > 0 ? options_.zero_copy_from - 1 : 0;
-    return std::min(SocketRoom(socket_.get()), copied);
+    return std::min(room_.Bytes(socket_.get()), copied);
   }
   StatusOr<bool> Flush() override;
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) override;
@@ -158,6 +158,7 @@ class UringStream : public ByteStream {
 
   // The writer's data.
   Uring out_;
+  mutable SocketRoom room_;
   bool needs_room_ = false, hears_room_ = false;
   unsigned unacknowledged_ = 0;  // sends whose bytes the kernel still reads
 };
@@ -285,7 +286,10 @@ StatusOr<size_t> UringStream::Write(std::span<const iovec> parts) {
     n = io_uring_submit_and_wait(out_.get(), 1);
   }
   needs_room_ = *sent <= 0;
-  if (*sent >= 0) return static_cast<size_t>(*sent);
+  if (*sent >= 0) {
+    room_.Wrote(static_cast<size_t>(*sent));
+    return static_cast<size_t>(*sent);
+  }
   if (*sent == -EAGAIN || *sent == -EINTR || *sent == -ENOBUFS) return size_t{0};
   return UringError(-*sent);
 }

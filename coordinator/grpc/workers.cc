@@ -144,7 +144,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     GYRE_RETURN_IF_ERROR(CheckName(caller, hello.name));
     instance_ = hello.instance;
     if (hello.resumes_term != 0) {
-      return Resume(hello, caller) ? absl::OkStatus() : NotFound("the membership of {} has ended", hello.name);
+      return Resume(hello, caller) ? absl::OkStatus() : NotFound("this worker's membership has ended");
     }
     MemberInfo info = InfoFrom(hello, context_->peer());
     info.certified = caller.has_value();

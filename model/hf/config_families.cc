@@ -198,13 +198,24 @@ Status ReadGemma4Config(const HfConfig& config, const std::string& p, uint32_t l
     };
     GYRE_RETURN_IF_ERROR(read(f, "rope_theta", &base));
     GYRE_RETURN_IF_ERROR(read(w, "rope_theta", &local_base));
-    const std::string type = f.Text("rope_type"), local_type = w.Text("rope_type");
+    const auto type_of = [](const HfConfig& from) {  // "type" is the older name
+      const std::string type = from.Text("rope_type").empty() ? from.Text("type") : from.Text("rope_type");
+      return type.empty() ? "default" : type;
+    };
+    const std::string type = type_of(f), local_type = type_of(w);
     part = 1;
+    double local_part = 1, local_factor = 1;
+    GYRE_RETURN_IF_ERROR(read(w, "partial_rotary_factor", &local_part));
+    GYRE_RETURN_IF_ERROR(read(w, "factor", &local_factor));
+    if (local_part != 1 || local_factor != 1) {
+      return Unimplemented("rope_parameters: sliding_attention has a part of {} and a factor of {}, known are 1 and 1",
+                           local_part, local_factor);
+    }
     GYRE_RETURN_IF_ERROR(read(f, "partial_rotary_factor", &part));
     GYRE_RETURN_IF_ERROR(read(f, "factor", &factor));
     if (type != "proportional" && !(type == "default" && part == 1))
       return Unimplemented("rope_parameters: full_attention has the type {}, known is proportional", Printable(type));
-    if (local_type != "default" && !local_type.empty())
+    if (local_type != "default")
       return Unimplemented("rope_parameters: sliding_attention has the type {}, known is default",
                            Printable(local_type));
   }

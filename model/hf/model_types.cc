@@ -476,6 +476,15 @@ bool IsListed(std::span<const std::string_view> names, std::string_view name) {
   return false;
 }
 
+Status OnlyKeys(const json::object& o, std::span<const std::string_view> known, std::string_view where) {
+  for (const auto& item : o) {
+    const std::string_view key(item.key().data(), item.key().size());
+    if (IsEmpty(item.value()) || IsListed(known, key)) continue;
+    return Unimplemented("{}.{} is {}: the key is not known", where, Printable(key), Shown(item.value()));
+  }
+  return absl::OkStatus();
+}
+
 bool IsMeaningless(std::string_view key) { return IsListed(kMeaningless, key); }
 
 const HfModelType* FindModelType(std::string_view model_type) {

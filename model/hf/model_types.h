@@ -75,6 +75,9 @@ Status CheckKeys(const HfModelType& type, const boost::json::object& config);
 
 // Whether `name` is in a list of names, in which "*" at an end stands for anything.
 bool IsListed(std::span<const std::string_view> names, std::string_view name);
+// Refuses keys of `o` that are not listed, unless their values say nothing (null, or empty). `where`: the object's
+// name, for messages. kUnimplemented.
+Status OnlyKeys(const boost::json::object& o, std::span<const std::string_view> known, std::string_view where);
 // Whether a key of config.json means nothing to what any model computes.
 bool IsMeaningless(std::string_view key);
 

@@ -13,16 +13,6 @@ namespace {
 
 namespace json = boost::json;
 
-// Refuses keys of `o` that are in no list. `where`: the object's name, for messages.
-Status OnlyKeys(const json::object& o, std::span<const std::string_view> known, std::string_view where) {
-  for (const auto& item : o) {
-    const std::string_view key(item.key().data(), item.key().size());
-    if (IsEmpty(item.value()) || IsListed(known, key)) continue;
-    return Unimplemented("{}.{} is {}: the key is not known", where, Printable(key), Shown(item.value()));
-  }
-  return absl::OkStatus();
-}
-
 // Refuses values of `key` other than those in the JSON list. An absent value is right.
 Status OnlyValues(const json::object& o, const char* key, const char* values, std::string_view where) {
   const json::value* v = o.if_contains(key);

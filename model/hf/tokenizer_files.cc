@@ -4,9 +4,12 @@
 #include <map>
 #include <utility>
 
+#include "base/log.h"
+#include "fmt/ranges.h"
 #include "model/hf/added_tokens.h"
 #include "model/hf/json.h"
 #include "model/hf/json_file.h"
+#include "model/hf/tokenizer_keys.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -101,6 +104,10 @@ StatusOr<HfVocabulary> ReadHfVocabulary(const fs::path& dir, const json::object&
   HfVocabulary out;
   std::error_code error;
   GYRE_ASSIGN_OR_RETURN(json::object settings, ReadIfThere(dir / kSettings));
+  if (const std::vector<std::string> unknown = UnknownTokenizerSettings(settings); !unknown.empty()) {
+    Log(LogLevel::kWarn, "{}: Gyre does not know {}: {} counts as meaningless", (dir / kSettings).string(),
+        fmt::join(unknown, ", "), unknown.size() == 1 ? "it" : "each of them");
+  }
   StatusOr<ChatTemplates> templates = ReadTemplates(dir, settings);
   if (!templates.ok()) return Annotate(templates.status(), dir.string());
   out.templates = *std::move(templates);

@@ -13,6 +13,7 @@
 #include "model/hf/post_processor.h"
 #include "model/hf/text_steps.h"
 #include "model/hf/token_entries.h"
+#include "model/hf/tokenizer_keys.h"
 #include "model/hf/unigram_json.h"
 #include "model/quoted.h"
 #include "model/sentence_pieces.h"
@@ -202,6 +203,7 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
       return Unimplemented("model: ignore_merges is not known without ByteLevel");
     GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, settings, vocab, byte_fallback));
   }
+  GYRE_RETURN_IF_ERROR(CheckTokenizerKeys(root));
 
   Vocabulary& v = t.vocabulary;
   std::unordered_map<std::string, TokenId> ids;

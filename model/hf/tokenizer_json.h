@@ -27,7 +27,7 @@ struct HfTokenizer {
 };
 
 // `settings` is tokenizer_config.json together with config.json's token ids (empty: neither). kUnimplemented: an
-// unknown model, normalizer or pre-tokenizer; kDataLoss: a merge that refers to a missing token, ids with gaps.
+// unknown model, step or key; kDataLoss: a merge that refers to a missing token, ids with gaps.
 StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, const boost::json::object& settings,
                                         int vocab);
 
