@@ -1,12 +1,15 @@
-# GYRE_CUDA: whether programs compute on GPUs (docs/cuda.md). AUTO: where nvcc is found, and in no build with sanitizers, as
-# these run the emulator. ON: without nvcc the configuration fails. Sets GYRE_HAS_CUDA, and CUDAToolkit's variables.
+# GYRE_CUDA: whether programs compute on GPUs (docs/cuda.md). AUTO: where nvcc is found and the machine has NVIDIA's driver, as
+# nvcc takes minutes for what is of no use without; and in no build with sanitizers, as these run the emulator. ON: without
+# nvcc the configuration fails. Sets GYRE_HAS_CUDA, and CUDAToolkit's variables.
 set(GYRE_CUDA AUTO CACHE STRING "Compile the GPU kernels with nvcc, into the programs: AUTO, ON or OFF")
 set_property(CACHE GYRE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(GYRE_CUDA_ARCHITECTURES 80 90 120 CACHE STRING "Compute capabilities that kernels are compiled for; PTX of the last serves later ones")
 set(GYRE_HAS_CUDA OFF)
 if(GYRE_CUDA STREQUAL AUTO AND NOT GYRE_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
-  find_package(CUDAToolkit 13 QUIET)
-  set(GYRE_HAS_CUDA ${CUDAToolkit_FOUND})
+  if(EXISTS /proc/driver/nvidia/version OR EXISTS /dev/dxg)  # the second is that of Windows' Linux
+    find_package(CUDAToolkit 13 QUIET)
+    set(GYRE_HAS_CUDA ${CUDAToolkit_FOUND})
+  endif()
 elseif(GYRE_CUDA AND NOT GYRE_CUDA STREQUAL AUTO)
   find_package(CUDAToolkit 13 REQUIRED)
   set(GYRE_HAS_CUDA ON)
@@ -20,7 +23,7 @@ endif()
 if(GYRE_HAS_CUDA)
   message(STATUS "GPUs: CUDA ${CUDAToolkit_VERSION}, for compute capability ${GYRE_CUDA_ARCHITECTURES}")
 else()
-  message(STATUS "GPUs: no nvcc of CUDA 13 or later, programs compute on processors only (GYRE_CUDA=${GYRE_CUDA})")
+  message(STATUS "GPUs: no driver, or no nvcc of CUDA 13 or later; programs compute on processors only (GYRE_CUDA=${GYRE_CUDA})")
 endif()
 
 # gyre_cuda_objects(OUT FILES...): compiles .cu files; OUT gets the names of their object files. No language of CMake's is
