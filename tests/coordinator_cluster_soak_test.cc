@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 
 #include "tests/testing/cluster_world.h"
 #include "tests/testing/draw.h"
@@ -104,14 +105,14 @@ class ClusterSoak {
       Heal(world_.member(name));
     }
     world_.Advance(std::chrono::minutes(10));
-    left_alone_ = true;
+    serves_ = world_.state().serving();
   }
 
   std::string problem() const {
     if (!world_.problem().empty()) return world_.problem();
     if (!wrong_.empty()) return wrong_;
-    if (!left_alone_) return "";
-    if (!world_.state().serving()) return "it does not serve: " + world_.text();
+    if (!serves_) return "";
+    if (!*serves_) return "it does not serve: " + world_.text();
     for (uint64_t ask : asks_) {
       if (!world_.answered(ask)) return fmt::format("ask {} has no answer", ask);
     }
@@ -180,7 +181,7 @@ class ClusterSoak {
   std::vector<uint64_t> asks_;
   std::string wrong_;
   uint64_t predicted_ = 0;
-  bool left_alone_ = false;
+  std::optional<bool> serves_;  // after it was left alone
 };
 
 // A soak that reaches nothing tests nothing: the events of all seeds together must have caused plenty of each.

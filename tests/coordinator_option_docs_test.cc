@@ -2,6 +2,7 @@
 // test writes what lacks there. Otherwise it only looks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdlib>
 #include <filesystem>
