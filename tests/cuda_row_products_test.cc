@@ -113,7 +113,8 @@ TEST_F(CudaRowProducts, EveryTypeMatchesTheReferenceForAnyRows) {
 }
 
 TEST_F(CudaRowProducts, ARowsBitsDoNotDependOnItsCompanions) {
-  for (const DType type : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kF16, DType::kBF16}) {
+  for (const DType type :
+       {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0, DType::kF16, DType::kBF16}) {
     const auto w = testing::MakeWeights(type, 16, 512, 1);
     ExpectProduct(w.view, 63, {{62, 1}, {0, 7}, {30, 21}, {63 - 33, 33}}, false);
   }

@@ -71,8 +71,9 @@ ProductExactKernel(Matrix w, RowsIn in, RowsOut out, size_t from) {
   }
 #pragma unroll
   for (size_t r = 0; r < kRows; ++r) {
+    if (first + r >= end) continue;  // for all lanes
     const float sum = SumWarp(sums[r]);
-    if (gpu::Lane() != r || first + r >= end) continue;
+    if (gpu::Lane() != r) continue;
     float* to = out.out + (first + r) * out.stride + n;
     *to = out.add ? gpu::Add(sum, *to) : sum;
   }
@@ -113,6 +114,7 @@ ProductExactTilesKernel(Matrix w, RowsIn in, RowsOut out, size_t from) {
   }
 #pragma unroll
   for (unsigned r = 0; r < kRows; ++r) {
+    if (first + r >= end) continue;  // for all lanes
 #pragma unroll
     for (unsigned h = 0; h < 2; ++h) {
       float sum = sums[r][h];

@@ -102,6 +102,7 @@ ProductTilesKernel(ProductArguments a) {
         }
 #pragma unroll
         for (int e = 0; e < kEights; ++e) {
+          if (!rows.Has(static_cast<size_t>(e)) || first >= tiles) continue;  // for all lanes
           const auto x = gpu::Load<gpu::Uint4>(shared.of[block % kStages][e][half][lane]);
           const uint32_t of_x[2][2] = {{x.x, x.y}, {x.z, x.w}};
 #pragma unroll
