@@ -41,7 +41,7 @@ Generated Generate(const std::vector<std::byte>& file, bool graphs, RowMode mode
   take({{0, 0, RowClass::kPrompt, {4, 5, 6, 90, 7}, {end}}});
   end.first = 2;
   take({{1, 0, RowClass::kPrompt, {3, 2, 1}, {end}}});
-  for (uint32_t i = 0; i < 20; ++i) {
+  for (uint32_t i = 0; i < 9; ++i) {
     const TokenId a = static_cast<TokenId>(10 + i * 3), b = static_cast<TokenId>(80 - i * 2);
     take({{0, 5 + i, RowClass::kGenerated, {a}, {last}}, {1, 3 + i, RowClass::kGenerated, {b}, {last}}});
   }
@@ -52,17 +52,15 @@ Generated Generate(const std::vector<std::byte>& file, bool graphs, RowMode mode
 TEST(CudaGraphsTest, GeneratedRowsHaveTheSameBitsWithGraphsAndWithout) {
   std::vector<std::pair<std::string, std::vector<std::byte>>> models;
   models.emplace_back("llama", testing::BuildTinyModel({.layers = 2, .vocab = testing::kVocab}));
-  models.emplace_back("gemma3", testing::BuildTinyModel({.arch = "gemma3", .layers = 2, .vocab = testing::kVocab}));
   models.emplace_back("gpt-oss", testing::BuildTinyModel({.arch = "gpt-oss", .layers = 2, .vocab = testing::kVocab}));
-  for (const char* arch : {"qwen3next", "nemotron_h_moe", "deepseek2"})
-    models.emplace_back(arch, testing::BuildTinyHybrid(arch));
+  for (const char* arch : {"qwen3next", "deepseek2"}) models.emplace_back(arch, testing::BuildTinyHybrid(arch));
   for (const auto& [name, file] : models) {
     const Generated with = Generate(file, true), without = Generate(file, false);
     ASSERT_EQ(with.logits.size(), without.logits.size());
     for (size_t r = 0; r < with.logits.size(); ++r)
       EXPECT_EQ(with.logits[r], without.logits[r]) << name << ", answer " << r;
     EXPECT_EQ(without.counts.captured + without.counts.replayed, 0u) << name;
-    EXPECT_GE(with.counts.replayed, 12u) << name << ": of 20 equal steps, the first two are needed to know it";
+    EXPECT_GE(with.counts.replayed, 6u) << name << ": of 9 equal steps, the first two are needed to know it";
     EXPECT_LE(with.counts.captured, 3u) << name;
   }
 }
@@ -71,7 +69,7 @@ TEST(CudaGraphsTest, StepsThatAnswerWithCandidatesAreGraphsToo) {
   const auto file = testing::BuildTinyModel({.layers = 2, .vocab = testing::kVocab});
   const Generated with = Generate(file, true, RowMode::kTopK), without = Generate(file, false, RowMode::kTopK);
   EXPECT_EQ(with.logits, without.logits);
-  EXPECT_GE(with.counts.replayed, 12u);
+  EXPECT_GE(with.counts.replayed, 6u);
 }
 
 class CudaStepTest : public ::testing::Test {

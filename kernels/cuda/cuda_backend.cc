@@ -111,10 +111,12 @@ void CudaBackend::Rehearse(const std::function<void()>& ops) {
     throw;
   }
   end();
+  runtime().Finish(stream_);
 }
 
 void CudaBackend::CopyIn(const void* host, void* device, size_t bytes) {
   if (bytes == 0) return;
+  if (rehearses_) return runtime().CopyIn(stream_, host, device, bytes);
   Do([=, this] { runtime().CopyIn(stream_, host, device, bytes); }, host, device, bytes);
 }
 void CudaBackend::CopyOut(const void* device, void* host, size_t bytes) {

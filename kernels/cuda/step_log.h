@@ -55,14 +55,53 @@ class StepLog {
     if constexpr (!std::is_trivially_destructible_v<Work>) destroy = [](void* w) { static_cast<Work*>(w)->~Work(); };
     calls_.push_back({room, [](void* w) { (*static_cast<Work*>(w))(); }, destroy});
   }
-  // Bytes that tell the calls of this step from those of another one. Padding may make equal calls look different, and
-  // never different ones equal.
+  // Bytes that tell the calls of this step from those of another one. A struct is told member by member, as its padding
+  // differs between equal ones.
   template <typename T>
   void Tell(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const size_t at = key_.size();
-    key_.resize(at + sizeof(T));
-    std::memcpy(key_.data() + at, &value, sizeof(T));
+    constexpr size_t kMembers = MembersOf<T>();
+    if constexpr (kMembers == 1) {
+      const auto& [a] = value;
+      TellAll(a);
+    } else if constexpr (kMembers == 2) {
+      const auto& [a, b] = value;
+      TellAll(a, b);
+    } else if constexpr (kMembers == 3) {
+      const auto& [a, b, c] = value;
+      TellAll(a, b, c);
+    } else if constexpr (kMembers == 4) {
+      const auto& [a, b, c, d] = value;
+      TellAll(a, b, c, d);
+    } else if constexpr (kMembers == 5) {
+      const auto& [a, b, c, d, e] = value;
+      TellAll(a, b, c, d, e);
+    } else if constexpr (kMembers == 6) {
+      const auto& [a, b, c, d, e, f] = value;
+      TellAll(a, b, c, d, e, f);
+    } else if constexpr (kMembers == 7) {
+      const auto& [a, b, c, d, e, f, g] = value;
+      TellAll(a, b, c, d, e, f, g);
+    } else if constexpr (kMembers == 8) {
+      const auto& [a, b, c, d, e, f, g, h] = value;
+      TellAll(a, b, c, d, e, f, g, h);
+    } else if constexpr (kMembers == 9) {
+      const auto& [a, b, c, d, e, f, g, h, i] = value;
+      TellAll(a, b, c, d, e, f, g, h, i);
+    } else if constexpr (kMembers == 10) {
+      const auto& [a, b, c, d, e, f, g, h, i, j] = value;
+      TellAll(a, b, c, d, e, f, g, h, i, j);
+    } else if constexpr (kMembers == 11) {
+      const auto& [a, b, c, d, e, f, g, h, i, j, k] = value;
+      TellAll(a, b, c, d, e, f, g, h, i, j, k);
+    } else if constexpr (kMembers == 12) {
+      const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = value;
+      TellAll(a, b, c, d, e, f, g, h, i, j, k, l);
+    } else {
+      const size_t at = key_.size();
+      key_.resize(at + sizeof(T));
+      std::memcpy(key_.data() + at, &value, sizeof(T));
+    }
   }
   std::span<const std::byte> key() const { return key_; }
   bool empty() const { return calls_.empty(); }
@@ -81,6 +120,25 @@ class StepLog {
   }
 
  private:
+  // The number of members of an aggregate; 0: it is none.
+  struct Anything {
+    template <typename T>
+    operator T() const;  // NOLINT: as any member is initialized
+  };
+  template <typename T, typename... Before>
+  static constexpr size_t MembersOf() {
+    if constexpr (!std::is_class_v<T> || !std::is_aggregate_v<T>)
+      return 0;
+    else if constexpr (requires { T{Before()..., Anything()}; })
+      return MembersOf<T, Before..., Anything>();
+    else
+      return sizeof...(Before);
+  }
+  template <typename... T>
+  void TellAll(const T&... values) {
+    (Tell(values), ...);
+  }
+
   static constexpr size_t kChunk = size_t{1} << 16;
   struct Call {
     void* work;
