@@ -18,6 +18,7 @@
 #include "model/source_files.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
+#include "model/weights.h"
 #include "runtime/runtime.h"
 
 namespace gyre {
@@ -88,6 +89,14 @@ Status ImatrixCommand(const ImatrixOptions& o) {
   NewFileOptions place{.overwrite = o.force, .sources = {text}};
   for (auto& file : SourceFiles(o.ring.model)) place.sources.push_back(std::move(file));
   GYRE_RETURN_IF_ERROR(NewFile::Create(o.out, place).status());
+  GYRE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(o.ring.model, o.ring.open));
+  const std::string_view all(reinterpret_cast<const char*>(text->bytes().data()), text->bytes().size());
+  const std::vector<TokenId> ids = tokenizer->Encode(all, {.add_special = false});
+  const auto chunks = static_cast<uint32_t>(ids.size() / o.chunk);
+  if (chunks == 0) {
+    return InvalidArgument("{}: it has {}, and a chunk has {}; a longer text, or a smaller --chunk", o.text,
+                           Counted(ids.size(), "token"), o.chunk);
+  }
   RuntimeOptions ring = o.ring;
   ring.ctx = o.chunk + 1;
   ring.no_prefix_cache = true;
@@ -96,13 +105,6 @@ Status ImatrixCommand(const ImatrixOptions& o) {
   auto opened = Runtime::Open(ring);
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, std::move(opened));
-  const std::string_view all(reinterpret_cast<const char*>(text->bytes().data()), text->bytes().size());
-  const std::vector<TokenId> ids = runtime->model().tokenizer()->Encode(all, {.add_special = false});
-  const auto chunks = static_cast<uint32_t>(ids.size() / o.chunk);
-  if (chunks == 0) {
-    return InvalidArgument("{}: it has {}, and a chunk has {}; a longer text, or a smaller --chunk", o.text,
-                           Counted(ids.size(), "token"), o.chunk);
-  }
   const TensorsByPlace tensors(runtime->model());
   ImportanceSums sums;
   const InterruptGuard guard(kExitInterrupted);

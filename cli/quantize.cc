@@ -84,8 +84,7 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   GYRE_RETURN_IF_ERROR(report.status());
   if (options.quiet) return absl::OkStatus();
   if (!report->fallbacks.empty()) {
-    fmt::print(stderr, "{}: row length not divisible by the blocks of {}\n", DescribeFallbacks(report->fallbacks),
-               options.type);
+    fmt::print(stderr, "{}: row length not divisible by {}\n", DescribeFallbacks(report->fallbacks), report->block);
   }
   if (!options.importance.empty()) {
     fmt::print(stderr, "{} of the importance matrix {} used\n",

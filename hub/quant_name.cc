@@ -62,6 +62,7 @@ double BitsOf(const std::string& name) {
   if (quant == "F32" || quant == "FP32") return 32;
   if (quant == "F16" || quant == "FP16" || quant == "BF16") return 16;
   if (quant.rfind("MXFP4", 0) == 0 && (quant.size() == 5 || quant[5] == '_')) return 4.25;
+  if (quant.rfind("NVFP4", 0) == 0 && (quant.size() == 5 || quant[5] == '_')) return 4.5;
   size_t at = 0;
   if (!quant.empty() && (quant[0] == 'I' || quant[0] == 'T')) at = 1;
   if (quant.size() < at + 2 || quant[at] != 'Q' || quant[at + 1] < '1' || quant[at + 1] > '8') return 0;

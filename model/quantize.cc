@@ -371,6 +371,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   }
   GYRE_RETURN_IF_ERROR(writer.Finish());
   report.bytes_before = total;
+  report.block = Info(mix->base).block_elems;
   report.relative_error = sum.values > 0 ? std::sqrt(sum.squared / sum.values) : 0;
   return report;
 }

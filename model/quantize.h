@@ -35,6 +35,7 @@ struct QuantizeReport {
   int with_importance = 0;    // tensors that the importance matrix has
   // The number of tensors whose rows don't divide into the type's blocks, by the type that they got instead.
   std::map<DType, int> fallbacks;
+  uint32_t block = 0;  // elements of the type's blocks
 };
 
 // The usual names of mixes of tensor types: "Q8_0", "Q4_K_M", ...

@@ -49,6 +49,7 @@ const std::map<std::string, Words>& Beginnings() {
       {"bench", {kDemo, "-p", "4", "-n", "2", "-r", "1"}},
       {"bench serve", {"http://127.0.0.1:1"}},
       {"quantize", {"/nowhere/in.gguf", "/proc/nowhere/out.gguf", "Q8_0"}},
+      {"imatrix", {"/nowhere/in.gguf", "/nowhere/text.txt", "-o", "/proc/nowhere/out.gguf"}},
       {"convert", {"/nowhere/in", "/proc/nowhere/out.gguf"}},
       {"tokenize", {kDemo}},
       {"grammar check", {"--regex", "a"}},
@@ -142,8 +143,9 @@ TEST(ExitCodeTest, AValueThatIsWrongIsAUsageErrorOfEveryCommandThatHasTheFlag) {
 }
 
 TEST(ExitCodeTest, AFailureAtWorkIsOne) {
-  for (const char* command : {"status", "layers", "resize", "drain", "undrain", "remove", "ca init", "ca issue",
-                              "ca revoke", "ca token", "pull", "models rm", "bench serve", "quantize", "convert"}) {
+  for (const char* command :
+       {"status", "layers", "resize", "drain", "undrain", "remove", "ca init", "ca issue", "ca revoke", "ca token",
+        "pull", "models rm", "bench serve", "quantize", "imatrix", "convert"}) {
     const Ended e = With(command, "");
     EXPECT_EQ(e.code, 1) << command << ": " << e.text;
   }

@@ -82,6 +82,7 @@ TEST(QuantNameTest, FoundInFileNames) {
   EXPECT_EQ(QuantOf("BF16/Model-00001-of-00003.gguf"), "BF16");
   EXPECT_EQ(QuantOf("Q8_0/Model-Q4_0.gguf"), "Q4_0");
   EXPECT_EQ(QuantOf("Model-MXFP4_MOE.gguf"), "MXFP4_MOE");
+  EXPECT_EQ(QuantOf("Model-NVFP4.gguf"), "NVFP4");
   EXPECT_EQ(QuantOf("Model-F16-Q4_0.gguf"), "Q4_0");
   EXPECT_EQ(QuantOf("Q2-Model.gguf"), "Q2");
   EXPECT_EQ(QuantOf("Model-q8_0_v2.gguf"), "Q8_0");

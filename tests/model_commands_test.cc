@@ -197,6 +197,32 @@ TEST_F(ModelCommandsTest, QuantizeSaysInOneLineWhatTookAnotherType) {
   EXPECT_EQ(Run({"quantize", Path("narrow.gguf"), Path("b.gguf"), "Q4_K_M", "-q"}).output, "");
 }
 
+// The demo model's activations decide where the bits of a smaller one go.
+TEST_F(ModelCommandsTest, ImatrixWritesWhatQuantizeReads) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The quick brown fox jumps over the lazy dog, and the dog does not care. ";
+  std::ofstream(Path("text.txt")) << text;
+  const std::string demo = GYRE_DEMO_MODEL;
+  const Ended made = Run({"imatrix", demo, Path("text.txt"), "-o", Path("matrix"), "--chunk", "64"});
+  EXPECT_EQ(made.code, 0) << made.output;
+  EXPECT_THAT(made.output, ::testing::ContainsRegex("[0-9]+ tensors over [0-9]+ chunks of 64 tokens"));
+  EXPECT_EQ(Run({"imatrix", demo, Path("text.txt"), "-o", Path("matrix"), "--chunk", "64"}).code, 1) << "no --force";
+  EXPECT_THAT(Run({"imatrix", demo, Path("text.txt"), "-o", Path("other"), "--chunk", "100000"}).output,
+              HasSubstr("a longer text, or a smaller --chunk"));
+  const std::vector<std::string> quantize = {"quantize", demo, Path("out.gguf"), "Q4_0", "--requantize", "--force"};
+  std::vector<std::string> with = quantize;
+  with.insert(with.end(), {"--imatrix", Path("matrix"), "--tensor-type", "ffn_down=IQ4_NL"});
+  const Ended quantized = Run(with);
+  EXPECT_EQ(quantized.code, 0) << quantized.output;
+  EXPECT_THAT(quantized.output, ::testing::ContainsRegex("[1-9][0-9]* tensors of the importance matrix are used"));
+  const auto model = OpenModel(Path("out.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kDown).type, DType::kIQ4_NL);
+  with = quantize;
+  with.insert(with.end(), {"--imatrix", Path("text.txt")});
+  EXPECT_THAT(Run(with).output, HasSubstr("neither GGUF nor .dat"));
+}
+
 TEST_F(ModelCommandsTest, QuantizeThatIsStoppedLeavesNothingBehind) {
   testing::TinyOptions large;  // so that writing it in another type takes seconds
   large.dim = 1024;
