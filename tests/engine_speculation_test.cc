@@ -158,7 +158,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
       ExpectEqual(RunAll(ring->engine(), asked), expected);
       const EngineStats stats = ring->engine().stats();
       EXPECT_GT(stats.accepted_drafts, 0u);
-      EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
+      if (o.drafter != nullptr) EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
       EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
     }
   }
