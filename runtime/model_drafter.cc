@@ -8,7 +8,6 @@
 #include "base/thread.h"
 #include "coordinator/engine/sampler.h"
 #include "model/tokenizer.h"
-#include "worker/catch_exhausted.h"
 
 namespace gyre {
 
@@ -71,7 +70,8 @@ Status ModelDrafter::Load() {
   }
   GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, true, true, *backend_, [](size_t) {}));
   stage_ = std::make_unique<Stage>(std::move(parts), *backend_, false, WireType::kF32);
-  for (BlockId block = blocks; block > 0; --block) free_.push_back(block - 1);
+  blocks_ = blocks;
+  Forget();
   return absl::OkStatus();
 }
 
@@ -92,46 +92,52 @@ void ModelDrafter::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    stops_.store(true, std::memory_order_relaxed);
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
 void ModelDrafter::Loop() {
-  // The edge of the thread: without drafts texts go on more slowly.
-  try {
-    for (;;) {
-      std::vector<Asked> asked;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
-        if (stopping_) return;
-        asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(asked_.end()));
-        asked_.clear();
-        for (const SeqId seq : std::exchange(ended_, {})) {
-          // A question about it may have come before its end, and then its text has a beginning again.
-          const auto text = texts_.find(seq);
-          if (text == texts_.end()) continue;
-          free_.insert(free_.end(), text->second.blocks.begin(), text->second.blocks.end());
-          texts_.erase(text);
-        }
-      }
-      Serve(std::move(asked));
-    }
-  } catch (const std::exception& e) {
-    Log(LogLevel::kError, "the draft model's thread ends, and with it its drafts: {}", e.what());
-  }
-  // Whoever waits for drafts must not wait for ever.
   for (;;) {
-    std::deque<Asked> rest;
+    std::vector<Asked> asked;
+    std::vector<SeqId> ended;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+      changed_.wait(lock, [this] { return stopping_ || !asked_.empty() || behind_.has_value(); });
       if (stopping_) return;
-      rest.swap(asked_);
+      asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(asked_.end()));
+      asked_.clear();
+      ended = std::exchange(ended_, {});
     }
-    for (Asked& a : rest) a.answer({});
+    // The edge of the thread: without drafts texts go on more slowly, and what was computed is not trusted any more.
+    try {
+      if (asked.empty()) {
+        Advance();
+      } else {
+        Serve(&asked);
+      }
+    } catch (const std::exception& e) {
+      Log(LogLevel::kWarn, "the draft model failed, and begins anew: {}", e.what());
+      Forget();
+    }
+    // Whoever waits for drafts must not wait for ever.
+    for (Asked& a : asked) a.answer(std::move(a.drafts));
+    // Behind the questions, as one about a text may have come before its end.
+    for (const SeqId seq : ended) {
+      const auto text = texts_.find(seq);
+      if (text == texts_.end()) continue;
+      free_.insert(free_.end(), text->second.blocks.begin(), text->second.blocks.end());
+      texts_.erase(text);
+    }
   }
+}
+
+void ModelDrafter::Forget() {
+  texts_.clear();
+  behind_.reset();
+  free_.clear();
+  for (BlockId block = blocks_; block > 0; --block) free_.push_back(block - 1);
 }
 
 SeqRows ModelDrafter::RowsOf(const Text& text, size_t first, size_t count) const {
@@ -174,20 +180,42 @@ bool ModelDrafter::CatchUp(Text* text, const DraftQuestion& question) {
   if (question.first > text->tokens.size()) return false;
   text->tokens.resize(question.first);
   text->tokens.insert(text->tokens.end(), question.tokens.begin(), question.tokens.end());
+  // The model's vocabulary may be longer than this one's.
+  const TokenId vocab = options_.model->spec().vocab;
+  if (std::any_of(question.tokens.begin(), question.tokens.end(), [vocab](TokenId id) { return id >= vocab; })) {
+    text->tokens.clear();
+    return false;
+  }
   if (!Hold(text, text->tokens.size() + question.most)) return false;
   const auto [computed, token] =
       std::mismatch(text->computed.begin(), text->computed.end(), text->tokens.begin(), text->tokens.end() - 1);
   text->computed.erase(computed, text->computed.end());
-  while (text->computed.size() + 1 < text->tokens.size()) {
-    const size_t first = text->computed.size();
-    const size_t count = std::min<size_t>(options_.chunk, text->tokens.size() - 1 - first);
-    const StepBatch batch{.seqs = {RowsOf(*text, first, count)}};
-    const std::span<const TokenId> ids = std::span(text->tokens).subspan(first, count);
-    StepAnswer none;
-    if (!stage_->Run(batch, std::as_bytes(ids), ++step_, &none).ok()) return false;
-    text->computed.insert(text->computed.end(), ids.begin(), ids.end());
-  }
+  if (!ComputeChunk(text)) return false;
+  if (text->computed.size() + 1 == text->tokens.size()) return true;
+  // A long prompt is computed while nobody asks, so that no other text waits for it.
+  behind_ = text->seq;
+  return false;
+}
+
+// Up to a chunk of what the text has more than its pages. False: it failed.
+bool ModelDrafter::ComputeChunk(Text* text) {
+  const size_t first = text->computed.size();
+  const size_t count = std::min<size_t>(options_.chunk, text->tokens.size() - 1 - first);
+  if (count == 0) return true;
+  const StepBatch batch{.seqs = {RowsOf(*text, first, count)}};
+  const std::span<const TokenId> ids = std::span(text->tokens).subspan(first, count);
+  StepAnswer none;
+  if (!stage_->Run(batch, std::as_bytes(ids), ++step_, &none).ok()) return false;
+  text->computed.insert(text->computed.end(), ids.begin(), ids.end());
   return true;
+}
+
+void ModelDrafter::Advance() {
+  const auto text = texts_.find(*std::exchange(behind_, std::nullopt));
+  // Another text may have taken its blocks.
+  if (text == texts_.end() || text->second.blocks.size() * kBlock < text->second.tokens.size()) return;
+  if (ComputeChunk(&text->second) && text->second.computed.size() + 1 < text->second.tokens.size())
+    behind_ = text->first;
 }
 
 // One more token for each of these texts, by the settings and the random numbers of the text's own draws.
@@ -228,16 +256,15 @@ void ModelDrafter::Compute(const std::vector<Asked*>& round) {
   }
 }
 
-void ModelDrafter::Serve(std::vector<Asked> asked) {
+void ModelDrafter::Serve(std::vector<Asked>* asked) {
   ++served_;
-  std::vector<Asked*> able;
-  for (Asked& a : asked) {
-    Text& text = texts_[a.question.seq];
-    if (CatchUp(&text, a.question)) able.push_back(&a);
-  }
   const Deadline began = Clock::now();
+  std::vector<Asked*> able;
+  for (Asked& a : *asked) {
+    if (CatchUp(&texts_[a.question.seq], a.question)) able.push_back(&a);
+  }
   uint32_t rounds = 0;
-  for (;; ++rounds) {
+  for (; !stops_.load(std::memory_order_relaxed); ++rounds) {
     std::vector<Asked*> round;
     for (Asked* a : able) {
       if (a->drafts.tokens.size() == rounds && rounds < a->question.most) round.push_back(a);
@@ -250,12 +277,11 @@ void ModelDrafter::Serve(std::vector<Asked> asked) {
     const int64_t before = each_.load(std::memory_order_relaxed);
     each_.store(before == 0 ? took : before + (std::min(took, 4 * before) - before) / 8, std::memory_order_relaxed);
   }
-  for (Asked& a : asked) {
+  for (Asked& a : *asked) {
     Text& text = texts_[a.question.seq];
     // The guesses are no tokens of the text yet.
     text.tokens.resize(text.tokens.size() - a.drafts.tokens.size());
     if (!a.drafts.tokens.empty()) a.drafts.chances.assign(a.drafts.tokens.size(), 1);
-    a.answer(std::move(a.drafts));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -63,9 +64,13 @@ class ModelDrafter : public Drafter {
   explicit ModelDrafter(const ModelDrafterOptions& options);
   Status Load();
   void Loop();
-  void Serve(std::vector<Asked> asked);
-  // Brings the text up to date but for its last token. False: it does not fit.
+  void Serve(std::vector<Asked>* asked);
+  // Brings the text up to date but for its last token. False: it does not fit, or is not up to date yet.
   bool CatchUp(Text* text, const DraftQuestion& question);
+  bool ComputeChunk(Text* text);
+  // A chunk of the text that is behind.
+  void Advance();
+  void Forget();
   bool Hold(Text* text, size_t positions);
   void Compute(const std::vector<Asked*>& round);
   SeqRows RowsOf(const Text& text, size_t first, size_t count) const;
@@ -76,13 +81,16 @@ class ModelDrafter : public Drafter {
   uint64_t step_ = 0, served_ = 0;
   std::unordered_map<SeqId, Text> texts_;
   std::vector<BlockId> free_;
+  BlockId blocks_ = 0;  // of all texts
+  std::optional<SeqId> behind_;  // a text that is being caught up
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Asked> asked_;       // under mutex_
   std::vector<SeqId> ended_;      // under mutex_
   bool stopping_ = false;         // under mutex_
-  std::atomic<int64_t> each_{0};  // nanoseconds
+  std::atomic<bool> stops_{false};  // as stopping_, for between two steps
+  std::atomic<int64_t> each_{0};    // nanoseconds
   std::thread thread_;
 };
 

@@ -283,11 +283,14 @@ bool Engine::Impl::Accept(Sequence& s, const Draw& draw, float raw_logit) {
 void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   const SeqId id = s.id;
   if (!s.row_requests.empty()) s.row_requests.pop_front();
+  // Before the draw, as it may end the request.
+  if (scheduler_->IsNextDraft(id, draw.token)) {
+    ++s.accepted_drafts;
+    ++counts_.accepted_drafts;
+  }
   if (!Accept(s, draw, raw_logit)) return;
   if (!scheduler_->Append(id, draw.token).ok() && !ShiftContext(s)) return Finish(s, FinishReason::kLength);
   if (scheduler_->SampleOwed(id)) {
-    ++s.accepted_drafts;
-    ++counts_.accepted_drafts;
     // The mask that the next row had is known, but not the grammar's state, which the one behind it needs.
     if (!guide_.Awaits(id)) return;
     scheduler_->DropDrafts(id);
@@ -332,6 +335,10 @@ void Engine::Impl::OnDrafts(SeqId seq, size_t size, Drafts drafts) {
   if (s == nullptr) return;
   scheduler_->DraftsCame(seq);
   if (s->tokens.size() != size) return;
+  // A drafter may know ids that the model lacks.
+  const auto unknown = std::find_if(drafts.tokens.begin(), drafts.tokens.end(),
+                                    [this](TokenId id) { return id < 0 || id >= options_.vocab; });
+  drafts.tokens.erase(unknown, drafts.tokens.end());
   const uint32_t most = s->request.max_new_tokens - s->generated() - 1;
   Propose(*s, s->drafts->Take(std::move(drafts), s->request.speculation, most));
 }

@@ -395,6 +395,11 @@ size_t Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
   return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each);
 }
 
+bool Scheduler::IsNextDraft(SeqId id, TokenId token) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  return s != nullptr && !s->drafted.empty() && s->drafted.front() == token;
+}
+
 bool Scheduler::SampleOwed(SeqId id) const {
   const ScheduledSequence* s = rep_->queue.Find(id);
   return s != nullptr && s->sample_owed();

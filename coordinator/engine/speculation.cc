@@ -41,6 +41,8 @@ Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most) 
 }
 
 Drafts RequestDrafts::Take(Drafts guesses, const SpeculationSettings& settings, size_t most) {
+  // Whoever waits for nothing learns not to ask.
+  if (guesses.tokens.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
   guess_ = {.tokens = std::move(guesses.tokens)};
   from_drafter_ = true;
   return Cut(settings, most);

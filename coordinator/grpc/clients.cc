@@ -229,6 +229,7 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   static_cast<RequestSettings&>(q) = DecodeSettings(r);
   if (r.has_max_new_tokens()) q.max_new_tokens = r.max_new_tokens();
   q.generated.assign(r.generated().begin(), r.generated().end());
+  q.predicted.assign(r.prediction().begin(), r.prediction().end());
   return q;
 }
 

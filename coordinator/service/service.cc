@@ -186,7 +186,11 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   for (const TokenId id : question.generated) request.generated.push_back({.token = id});
   if (generates && !question.prediction.empty()) {
     GYRE_ASSIGN_OR_RETURN(request.prediction, Tokenize(question.prediction, {.add_special = false}));
+  } else if (generates) {
+    request.prediction = std::move(question.predicted);
   }
+  // No answer is longer than the context, and each choice keeps a table of the tokens.
+  if (request.prediction.size() > context_) request.prediction.resize(context_);
   static_cast<RequestSettings&>(request) = std::move(question);
   return request;
 }

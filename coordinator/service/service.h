@@ -45,6 +45,7 @@ struct Question : RequestSettings {
   std::vector<TokenId> before;
   std::vector<TokenId> generated;  // the text goes on behind these, which were drawn before
   std::string prediction;          // what the text may be, for the most part (Request::prediction)
+  std::vector<TokenId> predicted;  // the same as ids, where there is no text
   // Calls by a grammar, in the form of the model. A grammar_source beside them is the answer's without a call, if none
   // is required.
   std::optional<grammar::ToolCalls> tool_calls;
