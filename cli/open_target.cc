@@ -39,7 +39,9 @@ StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   source.quiet = source.quiet || options.quiet;
   if (source.hub.ca_file.empty()) source.hub.ca_file = options.ca_file;
   GYRE_ASSIGN_OR_RETURN(here.model, LocateModel(options.model, source));
-  if (!here.draft_model.empty()) GYRE_ASSIGN_OR_RETURN(here.draft_model, LocateModel(here.draft_model, source));
+  if (!here.draft_model.empty()) {
+    GYRE_ASSIGN_OR_RETURN(here.draft_model, LocateModel(here.draft_model, source));
+  }
   LoadingBar bar(options.quiet);
   here.on_load = bar.callback();
   auto runtime = Runtime::Open(here);
