@@ -81,14 +81,14 @@ class ModelDrafter : public Drafter {
   uint64_t step_ = 0, served_ = 0;
   std::unordered_map<SeqId, Text> texts_;
   std::vector<BlockId> free_;
-  BlockId blocks_ = 0;  // of all texts
+  BlockId blocks_ = 0;           // of all texts
   std::optional<SeqId> behind_;  // a text that is being caught up
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Asked> asked_;       // under mutex_
-  std::vector<SeqId> ended_;      // under mutex_
-  bool stopping_ = false;         // under mutex_
+  std::deque<Asked> asked_;         // under mutex_
+  std::vector<SeqId> ended_;        // under mutex_
+  bool stopping_ = false;           // under mutex_
   std::atomic<bool> stops_{false};  // as stopping_, for between two steps
   std::atomic<int64_t> each_{0};    // nanoseconds
   std::thread thread_;

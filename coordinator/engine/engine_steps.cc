@@ -310,6 +310,7 @@ void Engine::Impl::Speculate(Sequence& s) {
 // Asks the drafter for better guesses than the text's own; the sequence gets no rows until they come.
 bool Engine::Impl::AskDrafter(Sequence& s, double own_chance, size_t most) {
   if (options_.drafter == nullptr || options_.speculation == Speculation::kNgram || guide_.Awaits(s.id)) return false;
+  if (!scheduler_->MayDraft(s.id)) return false;
   const double chance = s.drafts->drafter_chance();
   if (own_chance > chance) return false;
   most = std::min({most, size_t{s.request.speculation.n_max}, size_t{options_.draft_tokens}});

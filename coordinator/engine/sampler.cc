@@ -415,7 +415,8 @@ double UniformAt(uint64_t seed, uint32_t position) {
 double GumbelAt(uint64_t seed, uint32_t position, TokenId id) {
   // Neither 0 nor 1, whose numbers are infinite.
   // 52 bits: with more the half would be rounded away.
-  const double u = (static_cast<double>(BitsAt(seed, {position, static_cast<uint32_t>(id), 1, 0}) >> 1) + 0.5) * 0x1p-52;
+  const double u =
+      (static_cast<double>(BitsAt(seed, {position, static_cast<uint32_t>(id), 1, 0}) >> 1) + 0.5) * 0x1p-52;
   return -std::log(-std::log(u));
 }
 

@@ -395,6 +395,12 @@ size_t Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
   return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each);
 }
 
+bool Scheduler::MayDraft(SeqId id) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  // Who waits for memory may wait for the slots of marks.
+  return s != nullptr && s->may_draft() && !(rep_->cache.has_state() && !rep_->queue.waiting().empty());
+}
+
 bool Scheduler::IsNextDraft(SeqId id, TokenId token) const {
   const ScheduledSequence* s = rep_->queue.Find(id);
   return s != nullptr && !s->drafted.empty() && s->drafted.front() == token;

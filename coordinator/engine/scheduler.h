@@ -54,6 +54,10 @@ class Scheduler {
   // How many drafts to look for, at most `most`, where each is drawn by this chance after those before it, and takes so
   // long to find; for all sequences that decode. 0: it does not pay.
   size_t DraftsAhead(double chance, size_t most, Duration each) const;
+  // Whether a step would take drafts of this sequence now, as far as that does not depend on their chances.
+  bool MayDraft(SeqId seq) const;
+  // Whether the token is the one whose row was launched behind the row that is owed a token.
+  bool IsNextDraft(SeqId seq, TokenId token) const;
   // Whether a token may be appended: its last row has landed. After Append this says that the token was the next draft,
   // whose row has landed too.
   bool SampleOwed(SeqId seq) const;
