@@ -33,7 +33,8 @@ std::string SecondsText(Duration time) { return fmt::format("{:g} s", std::chron
 std::string WithoutNulls(const ChatTool& tool, const json::value& arguments) {
   json::object kept;
   for (const auto& [name, value] : arguments.get_object()) {
-    const bool required = std::find(tool.required.begin(), tool.required.end(), name) != tool.required.end();
+    const std::string_view key(name.data(), name.size());
+    const bool required = std::find(tool.required.begin(), tool.required.end(), key) != tool.required.end();
     if (required || !value.is_null()) kept[name] = value;
   }
   return http::WriteJson(kept);
