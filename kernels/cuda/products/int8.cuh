@@ -76,7 +76,8 @@ ProductInt8Kernel(ProductArguments a) {
               for (int j = 0; j < 2; ++j) {
                 float& sum = sums[e][2 * h + j];
                 sum = gpu::Fma(gpu::Mul(scale, OfInt(c[2 * h + j])), row.scale[j], sum);
-                if constexpr (F::kMin) sum = gpu::Fma(gpu::Mul(scales.Min(i, s, h), OfInt(of_row[j])), row.scale[j], sum);
+                if constexpr (F::kMin)
+                  sum = gpu::Fma(gpu::Mul(scales.Min(i, s, h), OfInt(of_row[j])), row.scale[j], sum);
               }
             }
           }
