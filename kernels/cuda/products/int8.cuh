@@ -20,7 +20,7 @@ struct RowScales {
 
 // Grid (tiles, eights / kEights, matrices); a warp has an eighth of k.
 template <typename F, int kEights>
-GPU_KERNEL(256, 2)
+GPU_KERNEL(256, F::kBlocks == 2 && kEights == 8 ? 1 : 2)
 ProductInt8Kernel(ProductArguments a) {
   GPU_SHARED(PartSums<kEights>, shared);
   const BlockRows rows = RowsOfBlock<kEights>(a);
