@@ -146,7 +146,8 @@ TEST_F(CudaDeviceTest, TypesWithScalesOfTheirOwn) {
     for (const Arithmetic arithmetic : testing::kArithmetics) {
       gpu_->MatMul(Up(x), 3, *packed, out, arithmetic);
       const double most = arithmetic == Arithmetic::kExact ? 1e-6 : 0.02;
-      EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), most) << Info(m.view.type).name << m.view.group;
+      EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), most)
+          << Info(m.view.type).name << m.view.group;
     }
   }
 }

@@ -73,7 +73,8 @@ TEST_F(CudaProducts, RowsOfEmbeddingsHaveTheBitsOfTheReference) {
 }
 
 TEST_F(CudaProducts, TypesWithScalesOfTheirOwn) {
-  for (const testing::Made& m : {testing::MakeScaled(DType::kI8, 6, 96, 32, 0), testing::MakeScaled(DType::kF8E4M3, 6, 90, 4, 3)}) {
+  for (const testing::Made& m :
+       {testing::MakeScaled(DType::kI8, 6, 96, 32, 0), testing::MakeScaled(DType::kF8E4M3, 6, 90, 4, 3)}) {
     std::vector<float> expected(m.view.n * m.view.k);
     for (size_t r = 0; r < m.view.n; ++r) DequantizeRow(m.view, r, &expected[r * m.view.k]);
     const GpuMatrix on_w(m.view, books_);

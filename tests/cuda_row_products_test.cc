@@ -1,5 +1,5 @@
-// GPU products by matrix instructions, of generated rows and of prompts, against the reference on rounded factors: every
-// type of weights, any number of rows, and what they cost of memory.
+// GPU products by matrix instructions, of generated rows and of prompts, against the reference on rounded factors:
+// every type of weights, any number of rows, and what they cost of memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,8 +36,7 @@ class CudaRowProducts : public testing::GpuKernelTest {
   }
   static std::vector<float> Product(const cuda::Matrix& w, const std::vector<float>& x, size_t rows, bool prompt) {
     const GpuVector<float> on_x(x);
-    const OnDevice d =
-        Prepare(prompt ? cuda::Pieces::kBf16 : cuda::PiecesFor(w.type), {on_x.data(), rows, w.k, w.k});
+    const OnDevice d = Prepare(prompt ? cuda::Pieces::kBf16 : cuda::PiecesFor(w.type), {on_x.data(), rows, w.k, w.k});
     GpuVector<float> out(rows * w.n);
     if (prompt)
       cuda::ProductOfPrompt(nullptr, {&w}, d.operand, rows, {out.data(), w.n});
@@ -113,16 +112,15 @@ TEST_F(CudaRowProducts, EveryTypeMatchesTheReferenceForAnyRows) {
 }
 
 TEST_F(CudaRowProducts, ARowsBitsDoNotDependOnItsCompanions) {
-  for (const DType type :
-       {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0, DType::kF16, DType::kBF16}) {
+  for (const DType type : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0, DType::kF16, DType::kBF16}) {
     const auto w = testing::MakeWeights(type, 16, 512, 1);
     ExpectProduct(w.view, 63, {{62, 1}, {0, 7}, {30, 21}, {63 - 33, 33}}, false);
   }
 }
 
 TEST_F(CudaRowProducts, TypesWithScalesOfTheirOwn) {
-  for (const testing::Made& m : {testing::MakeScaled(DType::kI8, 18, 96, 32, 0),
-                                 testing::MakeScaled(DType::kF8E4M3, 21, 200, 64, 60)}) {
+  for (const testing::Made& m :
+       {testing::MakeScaled(DType::kI8, 18, 96, 32, 0), testing::MakeScaled(DType::kF8E4M3, 21, 200, 64, 60)}) {
     ExpectProduct(m.view, 10, {{9, 1}}, false);
     ExpectProduct(m.view, 10, {{9, 1}}, true);
   }

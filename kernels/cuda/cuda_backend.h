@@ -219,11 +219,11 @@ class CudaBackend : public Backend {
   StepGraphs graphs_;
   std::exception_ptr failed_;  // of a flush that nobody asked for
   bool rehearses_ = false;
-  DeviceBuffer<float> gate_, up_;        // of feed-forward blocks
+  DeviceBuffer<float> gate_, up_;  // of feed-forward blocks
   DeviceBuffer<uint8_t> operands_[kPiecesKinds];
   std::map<std::vector<uint64_t>, DeviceMemory> together_;  // by the matrices' ids
-  DeviceBuffer<float> gathered_, made_;  // the rows of experts, by place
-  DeviceBuffer<uint32_t> placed_;        // Places
+  DeviceBuffer<float> gathered_, made_;                     // the rows of experts, by place
+  DeviceBuffer<uint32_t> placed_;                           // Places
   DeviceBuffer<float> attention_scratch_;
   DeviceBuffer<uint64_t> top_scratch_;
   DeviceBuffer<double> sum_scratch_;

@@ -240,8 +240,7 @@ void CudaBackend::MixExperts(const float* x, std::span<const RowRun> runs, const
   };
   const auto add_bias = [&](const float* Ffn::*bias, size_t n, float* to) {
     for (size_t e = 0; e < count; ++e) {
-      if (experts[e].*bias != nullptr)
-        AddBiasToPlaces(stream_, to, entries, places.bounds + e, n, experts[e].*bias);
+      if (experts[e].*bias != nullptr) AddBiasToPlaces(stream_, to, entries, places.bounds + e, n, experts[e].*bias);
     }
   };
   multiply([](const Ffn& f) -> const PackedWeight& { return f.up; }, gathered, up);

@@ -98,8 +98,8 @@ GPU_FN float OfBf16(uint16_t h) { return __uint_as_float(static_cast<uint32_t>(h
 GPU_FN uint16_t ToBf16(float f) { return __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
 // c and the products of the four signed bytes of a and b.
 GPU_FN int Dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
-// Four of the eight bytes of `low` and `high`: byte i is the one that bits 4 i .. 4 i + 2 of `which` name. REQUIRES: the
-// bits 4 i + 3 are 0.
+// Four of the eight bytes of `low` and `high`: byte i is the one that bits 4 i .. 4 i + 2 of `which` name. REQUIRES:
+// the bits 4 i + 3 are 0.
 GPU_FN uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t which) { return __byte_perm(low, high, which); }
 // Two floats as bf16 or f16, `low` in the low half.
 GPU_FN uint32_t ToBf16Pair(float low, float high) {
@@ -161,11 +161,11 @@ GPU_FN void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) {
 }
 // c [16][8] += a [16][k] b [k][8], k 16 of 2 bytes or 32 of one byte, in the fragments of the PTX manual (emulated:
 // matrix.cc).
-#define GYRE_MMA(name, type, constraint, instruction)                                                     \
-  GPU_FN void name(type(&c)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                           \
+#define GYRE_MMA(name, type, constraint, instruction)                                            \
+  GPU_FN void name(type(&c)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                  \
     asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-                 : constraint(c[0]), constraint(c[1]), constraint(c[2]), constraint(c[3])                 \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                     \
+        : constraint(c[0]), constraint(c[1]), constraint(c[2]), constraint(c[3])                 \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                     \
   }
 GYRE_MMA(MmaBf16, float, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 GYRE_MMA(MmaF16, float, "+f", "m16n8k16.row.col.f32.f16.f16.f32")

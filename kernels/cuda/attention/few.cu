@@ -79,8 +79,7 @@ GPU_FN void Multiply(const FewShared<kHeads>& s, const Pages& keys, const std::b
           } else {
             const float k = gpu::Mul(by, static_cast<float>(static_cast<int8_t>(code)));
 #pragma unroll
-            for (int h = 0; h < kHeads; ++h)
-              sums[h][i] = gpu::Fma(s.q[h][b * kKvBlock + line], k, sums[h][i]);
+            for (int h = 0; h < kHeads; ++h) sums[h][i] = gpu::Fma(s.q[h][b * kKvBlock + line], k, sums[h][i]);
           }
         }
       }
@@ -88,8 +87,8 @@ GPU_FN void Multiply(const FewShared<kHeads>& s, const Pages& keys, const std::b
   }
 }
 
-// Where the eight elements of a thread's unit lie in a value. Nibbles: four bytes have elements 16 apart. f32: each half
-// of them lies beside those of the next unit, as a load has 16 bytes.
+// Where the eight elements of a thread's unit lie in a value. Nibbles: four bytes have elements 16 apart. f32: each
+// half of them lies beside those of the next unit, as a load has 16 bytes.
 template <KvType kType>
 GPU_FN size_t ElementOf(size_t unit, size_t i, size_t dim) {
   if constexpr (kType == KvType::kQ4_0) return unit / 4 * 32 + unit % 4 * 4 + i / 4 * 16 + i % 4;
@@ -97,8 +96,7 @@ GPU_FN size_t ElementOf(size_t unit, size_t i, size_t dim) {
   return unit * kOfLane + i;
 }
 template <KvType kType>
-GPU_FN void LoadValues(const Pages& values, const std::byte* head, size_t position, size_t unit,
-                       float (&v)[kOfLane]) {
+GPU_FN void LoadValues(const Pages& values, const std::byte* head, size_t position, size_t unit, float (&v)[kOfLane]) {
   const size_t at = position % kPage;
   if constexpr (kType == KvType::kF32) {
     const std::byte* from = head + (at * values.dim + unit * 4) * 4;
@@ -210,9 +208,8 @@ AttendFewKernel(const float* q, const KvRow* rows, Pages keys, Pages values, siz
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
       for (size_t half = 0; half < 2; ++half) {
-        gpu::Store(&s.sums[h][half][slot * units + unit],
-                   gpu::Float4{found[h][half * 4], found[h][half * 4 + 1], found[h][half * 4 + 2],
-                               found[h][half * 4 + 3]});
+        gpu::Store(&s.sums[h][half][slot * units + unit], gpu::Float4{found[h][half * 4], found[h][half * 4 + 1],
+                                                                      found[h][half * 4 + 2], found[h][half * 4 + 3]});
       }
     }
   }

@@ -18,7 +18,7 @@ struct TileRow {
 template <size_t kDim>
 struct TileShared {
   // 16 bytes each, placed so that eight lines side by side lie in different banks.
-  gpu::Uint4 keys[kPages][kDim][2];           // [page][element][half of its positions]
+  gpu::Uint4 keys[kPages][kDim][2];  // [page][element][half of its positions]
   gpu::Uint4 values[kPositions][kDim / 8];
   TileRow rows[kRows];
 };
@@ -35,9 +35,7 @@ GPU_FN gpu::Uint4* ValueAt(TileShared<kDim>& s, size_t position, size_t chunk) {
 struct TilePages {
   const BlockId* table;
   size_t first, begin, end, head;
-  GPU_FN bool Has(size_t page) const {
-    return first + page * kPage < end && first + (page + 1) * kPage > begin;
-  }
+  GPU_FN bool Has(size_t page) const { return first + page * kPage < end && first + (page + 1) * kPage > begin; }
   GPU_FN const std::byte* At(const Pages& pages, size_t page) const {
     if (!Has(page)) return pages.data;
     return pages.data + table[first / kPage + page] * pages.page_bytes + head * pages.head_bytes;

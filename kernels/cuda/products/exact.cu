@@ -79,8 +79,9 @@ ProductExactKernel(Matrix w, RowsIn in, RowsOut out, size_t from) {
   }
 }
 
-// Grid (tiles, rows / 8): the rows from `from` on. A warp has an eighth of k, a lane its quads of two outputs: one chain
-// of FMAs for each output and row. The four lanes of an output are added by a fixed tree, then the warps in their order.
+// Grid (tiles, rows / 8): the rows from `from` on. A warp has an eighth of k, a lane its quads of two outputs: one
+// chain of FMAs for each output and row. The four lanes of an output are added by a fixed tree, then the warps in their
+// order.
 template <typename Reader>
 GPU_KERNEL(256, 2)
 ProductExactTilesKernel(Matrix w, RowsIn in, RowsOut out, size_t from) {

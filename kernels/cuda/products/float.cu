@@ -100,8 +100,9 @@ void ProductFloat(Stream stream, const Matrices& w, const Operand& x, size_t row
 }  // namespace
 
 Pieces PiecesFor(DType type) {
-  return type == DType::kF16 ? Pieces::kF16x2
-                             : type == DType::kBF16 || type == DType::kF8E4M3 ? Pieces::kBf16x3 : Pieces::kInt8;
+  return type == DType::kF16                              ? Pieces::kF16x2
+         : type == DType::kBF16 || type == DType::kF8E4M3 ? Pieces::kBf16x3
+                                                          : Pieces::kInt8;
 }
 
 void ProductOfRows(Stream stream, const Matrices& w, const Operand& x, size_t rows, const uint32_t* bounds,

@@ -20,7 +20,7 @@ struct RowScales {
 
 // Grid (tiles, eights / kEights, matrices); a warp has an eighth of k.
 template <typename F, int kEights>
-GPU_KERNEL(256, 2)
+GPU_KERNEL(256, F::kBlocks == 2 && kEights == 8 ? 1 : 2)
 ProductInt8Kernel(ProductArguments a) {
   GPU_SHARED(PartSums<kEights>, shared);
   const BlockRows rows = RowsOfBlock<kEights>(a);
@@ -76,7 +76,8 @@ ProductInt8Kernel(ProductArguments a) {
               for (int j = 0; j < 2; ++j) {
                 float& sum = sums[e][2 * h + j];
                 sum = gpu::Fma(gpu::Mul(scale, OfInt(c[2 * h + j])), row.scale[j], sum);
-                if constexpr (F::kMin) sum = gpu::Fma(gpu::Mul(scales.Min(i, s, h), OfInt(of_row[j])), row.scale[j], sum);
+                if constexpr (F::kMin)
+                  sum = gpu::Fma(gpu::Mul(scales.Min(i, s, h), OfInt(of_row[j])), row.scale[j], sum);
               }
             }
           }

@@ -160,9 +160,7 @@ Operand MakeOperand(Stream stream, Pieces pieces, const OperandSource& from, uin
     const auto eights = static_cast<unsigned>(to.eights - first < kMostEights ? to.eights - first : kMostEights);
     const gpu::Grid wide(Blocks(to.blocks, 4), eights, heads), narrow(Blocks(to.blocks * 2, 4), eights, heads);
     switch (pieces) {
-      case Pieces::kInt8:
-        GPU_LAUNCH(RoundToInt8Kernel, wide, 128, stream, from, to, memory, scales, first);
-        break;
+      case Pieces::kInt8: GPU_LAUNCH(RoundToInt8Kernel, wide, 128, stream, from, to, memory, scales, first); break;
       case Pieces::kBf16:
         GPU_LAUNCH(RoundToPiecesKernel<Pieces::kBf16>, narrow, 128, stream, from, to, memory, first);
         break;

@@ -10,10 +10,10 @@ namespace gyre::cuda {
 
 // The numbers that a row is made of.
 enum class Pieces : uint8_t {
-  kInt8,   // a code, with a scale for 32 inputs
-  kBf16,   // x rounded to bf16
-  kBf16x3, // the sum of three bf16, which has all bits of x
-  kF16x2,  // the sum of two f16 times a power of two of the row: 22 bits of its largest element
+  kInt8,    // a code, with a scale for 32 inputs
+  kBf16,    // x rounded to bf16
+  kBf16x3,  // the sum of three bf16, which has all bits of x
+  kF16x2,   // the sum of two f16 times a power of two of the row: 22 bits of its largest element
 };
 
 inline constexpr size_t kPiecesKinds = 4;

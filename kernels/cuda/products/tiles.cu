@@ -9,8 +9,8 @@
 namespace gyre::cuda {
 namespace {
 
-constexpr int kEights = 8;                       // rows of a block, by eights
-constexpr size_t kWarps = 4, kTilesOfWarp = 2;   // of a block: 128 outputs
+constexpr int kEights = 8;                      // rows of a block, by eights
+constexpr size_t kWarps = 4, kTilesOfWarp = 2;  // of a block: 128 outputs
 constexpr size_t kTilesOfBlock = kWarps * kTilesOfWarp;
 constexpr size_t kStages = 4;
 

@@ -164,8 +164,8 @@ GPU_FN uint32_t CodesOfBlock(const uint8_t* b, int at, const Codebooks& books) {
     return q;
   } else if constexpr (kType == DType::kIQ2_XXS) {
     const uint8_t* q = b + 2 + 8 * sub;
-    return Spread2(uint32_t{books.iq2_xxs[q[l]]} >> 2 * (at % 8)) |
-           Spread1(EvenSigns(Word32(q + 4) >> 7 * l) >> at % 8) << 2;
+    return Spread2(uint32_t{books.iq2_xxs[q[l]]} >> 2 * (at % 8)) | Spread1(EvenSigns(Word32(q + 4) >> 7 * l) >> at % 8)
+                                                                        << 2;
   } else if constexpr (kType == DType::kIQ2_XS) {
     const uint32_t q = Word16(b + 2 + 8 * sub + 2 * l);
     return Spread2(uint32_t{books.iq2_xs[q & 511]} >> 2 * (at % 8)) | Spread1(EvenSigns(q >> 9) >> at % 8) << 2;

@@ -1,15 +1,15 @@
 // How packed matrices lie on a device, and how a warp reads them.
 //
-// A tile has 16 outputs; along k it goes by blocks of 64 inputs. A lane l of the warp that reads a tile has, with g = l /
-// 4 and t = l % 4, the outputs g and g + 8 and of each 16 inputs the four from 4 t on. Four inputs of one output are a
-// quad: quad j of 32 inputs has output g + 8 (j % 2) and inputs 16 (j / 2) + 4 t .. + 3. Those are the registers of
+// A tile has 16 outputs; along k it goes by blocks of 64 inputs. A lane l of the warp that reads a tile has, with g = l
+// / 4 and t = l % 4, the outputs g and g + 8 and of each 16 inputs the four from 4 t on. Four inputs of one output are
+// a quad: quad j of 32 inputs has output g + 8 (j % 2) and inputs 16 (j / 2) + 4 t .. + 3. Those are the registers of
 // operand A of mma.m16n8k32 on bytes; on 16-bit numbers mma.m16n8k16 gets the two pairs of a quad as if they lay 8
 // inputs apart, and so does operand B (rows.cuh), as the order of inputs in a sum is free.
 //
 // All parts lie by [tile][step] and have the bytes of lane 0 first, so that a warp reads them side by side:
 //   low    16 bytes a lane for 64 inputs of 4 bits or 128 of 2 bits: word j has quad j of each 32 inputs, the first 32
-//          in the lowest bits of each byte. 8 bits: 16 bytes for 32 inputs. 16 bits: 16 bytes for 16 inputs, the quad of
-//          output g before that of g + 8.
+//          in the lowest bits of each byte. 8 bits: 16 bytes for 32 inputs. 16 bits: 16 bytes for 16 inputs, the quad
+//          of output g before that of g + 8.
 //   high   the bits above those: of one bit a word for 64 inputs, with bit 4 (i % 2) + j of a byte for quad j of the
 //          i-th 32; of two bits a word for 32, with bits 2 j and 2 j + 1.
 //   sub    scales of 32 or 16 inputs, for each g those of the outputs g and g + 8: Scales
@@ -42,9 +42,7 @@ constexpr int SuperWords(Scales s) {
   if (s == Scales::kSub32 || s == Scales::kSub16) return 1;
   return s == Scales::kSub32Min || s == Scales::kSub16Min ? 2 : 0;
 }
-constexpr bool HasMin(Scales s) {
-  return s == Scales::kHalfMin || s == Scales::kSub32Min || s == Scales::kSub16Min;
-}
+constexpr bool HasMin(Scales s) { return s == Scales::kHalfMin || s == Scales::kSub32Min || s == Scales::kSub16Min; }
 constexpr Scales ScalesOf(DType type) {
   switch (type) {
     case DType::kI8: return Scales::kFloat;
@@ -77,9 +75,10 @@ struct Form {
   static constexpr bool kTable = kWithTable;
   static constexpr Scales kScales = kScalesOfForm;
   static constexpr bool kMin = HasMin(kScales);
-  static constexpr bool kSixteen = kScales == Scales::kHalf16 || kScales == Scales::kSub16 || kScales == Scales::kSub16Min;  // inputs of a scale
-  static constexpr int kBlocks = kLow == 2 ? 2 : 1;                // of a step, of 64 inputs
-  static constexpr int kLowWords = kLow == 8 ? 8 : 4;              // of a lane and step
+  static constexpr bool kSixteen =
+      kScales == Scales::kHalf16 || kScales == Scales::kSub16 || kScales == Scales::kSub16Min;  // inputs of a scale
+  static constexpr int kBlocks = kLow == 2 ? 2 : 1;    // of a step, of 64 inputs
+  static constexpr int kLowWords = kLow == 8 ? 8 : 4;  // of a lane and step
   static constexpr int kHighWords = kHigh == 2 ? 2 : kHigh * kBlocks;
 };
 template <DType kType>

@@ -22,8 +22,7 @@ GPU_FN uint32_t QuadOf(const Source& from, size_t output, size_t at) {
     return quad;
   } else {
     constexpr BlockSize kBlock = BlockSizeOf(kType);
-    return CodesOfBlock<kType>(row + at / kBlock.elems * kBlock.bytes, static_cast<int>(at % kBlock.elems),
-                               from.books);
+    return CodesOfBlock<kType>(row + at / kBlock.elems * kBlock.bytes, static_cast<int>(at % kBlock.elems), from.books);
   }
 }
 // Output and first input of quad j of the 32 inputs number `from` of a tile.
@@ -97,8 +96,8 @@ PackScalesKernel(Source from, Tiles tiles, const float* scales, size_t group) {
           const uint8_t* row = from.data + (output - from.first) * from.row_bytes;
           const BlockScale of =
               ScaleOfBlock<kType>(row + at / kBlock.elems * kBlock.bytes, static_cast<int>(at % kBlock.elems));
-          const uint32_t both = of.d | static_cast<uint32_t>(of.m) << 16,
-                         scale = static_cast<uint32_t>(of.scale) & 255, min = static_cast<uint32_t>(of.min);
+          const uint32_t both = of.d | static_cast<uint32_t>(of.m) << 16, scale = static_cast<uint32_t>(of.scale) & 255,
+                         min = static_cast<uint32_t>(of.min);
           if constexpr (SuperWords(kScales) == 1) super[0] |= (s == 0 && i == 0 ? uint32_t{of.d} : 0u) << 16 * h;
           if constexpr (SuperWords(kScales) == 2) super[h] = both;
           if constexpr (kScales == Scales::kHalf) sub[i] |= (s == 0 ? uint32_t{of.d} : 0u) << 16 * h;
@@ -133,8 +132,8 @@ GPU_KERNEL(128, 4) PackBytesKernel(Source from, Tiles tiles) {
     uint32_t quads[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      quads[j] = QuadOf<DType::kF8E4M3>(from, OutputOf(tile, lane, j),
-                                        InputOf(block * 2 + static_cast<size_t>(i), lane, j));
+      quads[j] =
+          QuadOf<DType::kF8E4M3>(from, OutputOf(tile, lane, j), InputOf(block * 2 + static_cast<size_t>(i), lane, j));
     gpu::Store(const_cast<uint8_t*>(tiles.low) +
                    (((tile * tiles.blocks + block) * 2 + static_cast<size_t>(i)) * 32 + lane) * 16,
                gpu::Uint4{quads[0], quads[1], quads[2], quads[3]});

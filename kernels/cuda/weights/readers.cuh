@@ -16,8 +16,7 @@ struct CodeReader {
   GPU_FN void Load(const Matrix& m, size_t tile, size_t step, unsigned lane) {
     codes.Load(m.tiles, tile, m.tiles.blocks / kBlocks, step, lane);
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-      scales[b].Load(m.tiles, tile, step * kBlocks + static_cast<size_t>(b), lane / 4);
+    for (int b = 0; b < kBlocks; ++b) scales[b].Load(m.tiles, tile, step * kBlocks + static_cast<size_t>(b), lane / 4);
   }
   GPU_FN void Values(const Matrix& m, int i, float (&w)[4][4]) const {
     uint32_t quads[4];

@@ -127,9 +127,7 @@ void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row);
 void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void MmaF16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void MmaInt8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
-GPU_FN void MmaInt8Half(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-  MmaInt8(c, {a0, a1, 0, 0}, {b, 0});
-}
+GPU_FN void MmaInt8Half(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) { MmaInt8(c, {a0, a1, 0, 0}, {b, 0}); }
 void MmaFp8(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 void* SharedMemory(size_t bytes);
