@@ -141,8 +141,8 @@ class Backend {
   // Begins a step: what Upload and Download returned before is no longer used.
   virtual void Recycle() = 0;
   // Calls `ops` without doing them, but for CopyIn, which fills tables for later: the memory that they need is
-  // allocated, and stays for later calls. Nothing else may be called meanwhile, and what they download is garbage. Devices on the host's memory don't call it, as
-  // theirs costs nothing until it is used. Throws OutOfDeviceMemory.
+  // allocated, and stays for later calls. Nothing else may be called meanwhile, and what they download is garbage.
+  // Devices on the host's memory don't call it, as theirs costs nothing until it is used. Throws OutOfDeviceMemory.
   virtual void Rehearse(const std::function<void()>& ops) { static_cast<void>(ops); }
   // The address of these elements on the device. The host leaves its own as they are until Finish.
   template <typename T>
