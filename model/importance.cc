@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/unaligned.h"
 #include "model/gguf.h"
 #include "model/gguf_writer.h"
 #include "model/mapped_file.h"
@@ -28,7 +27,7 @@ class DatReader {
   explicit DatReader(std::span<const std::byte> bytes) : rest_(bytes) {}
   bool Number(int32_t* out) {
     if (rest_.size() < 4) return false;
-    *out = LoadUnaligned<int32_t>(rest_.data());
+    std::memcpy(out, rest_.data(), sizeof *out);
     rest_ = rest_.subspan(4);
     return true;
   }
