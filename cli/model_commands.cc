@@ -51,9 +51,10 @@ Action AddGrammarCheck(CLI::App* app) {
   auto* gbnf = app->add_option("--gbnf", o->gbnf, "a file with a grammar in llama.cpp's form")->type_name("FILE");
   schema->excludes(regex)->excludes(gbnf);
   regex->excludes(gbnf);
-  app->add_flag("--jsonl", o->jsonl,
-                "read one {\"schema\" | \"pattern\" | \"grammar\" | \"tools\": ..., \"texts\": [...]} per line, write one "
-                "{\"accepted\": [...]} or {\"refused\": ...} per line");
+  app->add_flag(
+      "--jsonl", o->jsonl,
+      "read one {\"schema\" | \"pattern\" | \"grammar\" | \"tools\": ..., \"texts\": [...]} per line, write one "
+      "{\"accepted\": [...]} or {\"refused\": ...} per line");
   app->add_flag("--ordered", o->ordered, "take members only in the order of a schema's \"properties\"");
   app->add_flag("--no-formats", o->no_formats, "read a schema's \"format\" as an annotation");
   return [o, source, regex]() -> Status {

@@ -284,6 +284,14 @@ TEST(GrammarToolCalls, ValuesBetweenTagsEndWithTheirTag) {
   for (const char* text : {"1", "null", "None", "[1]", "{}", " 1"}) EXPECT_FALSE(takes("u", text)) << text;
 }
 
+// A marker that overlaps itself begins a call where it comes first, as it does for the reader.
+TEST(GrammarToolCalls, TheFirstMarkerEndsAText) {
+  const json::object schemas{{"f", json::object{{"type", "object"}, {"properties", json::object()}}}};
+  const auto g = *MadeCalls(CallsOf(schemas), AnswerFormatOf(*ToolFormatNamed("functionary_v3_2"), ""));
+  EXPECT_TRUE(gyre::testing::Takes(g.get(), "all\nHello >> you>>>f\n{}>>>all\n>"));
+  EXPECT_FALSE(gyre::testing::Takes(g.get(), "all\nHello>>>>f\n{}"));
+}
+
 TEST(GrammarToolCalls, AnAnswerWithoutACallHasItsForm) {
   const json::object schemas{{"f", json::object{{"type", "object"}, {"properties", json::object()}}}};
   ToolCalls calls = CallsOf(schemas);

@@ -146,13 +146,14 @@ class CallGrammar {
     const ExprId ended = e_.Concat(Any(), e_.Text(text));
     return e_.And(ended, e_.Not(e_.Concat({ended, AnyByte(), Any()})));
   }
-  // Text without control tokens, and without the text.
-  ExprId TextWithout(const std::string& text) {
+  // Text without control tokens.
+  ExprId PlainText() {
     ByteSet bytes;
     bytes.set();
     for (const char mark : {kMarkBegin, kMarkEnd}) bytes.reset(static_cast<uint8_t>(mark));
-    return e_.And(e_.Star(e_.Bytes(bytes)), Without(text));
+    return e_.Star(e_.Bytes(bytes));
   }
+  ExprId TextWithout(const std::string& text) { return e_.And(PlainText(), Without(text)); }
 
   // ---- Calls
 
@@ -274,10 +275,13 @@ class CallGrammar {
     const ExprId between = Written(format_.text.between);
     const ExprId more = many() ? e_.Star(e_.Concat(between, call)) : kEpsilon;
     if (calls_.required) return e_.Concat(call, more);
-    const ExprId said = e_.Concat(e_.Text("all\n"), calls_.answer ? answer_ : TextWithout(Marked(format_.open)));
-    if (!many()) return e_.Alt(said, e_.Concat(e_.Optional(e_.Concat(said, between)), call));
-    const ExprId part = Once(e_.Alt(said, call));
-    return e_.Concat(part, e_.Star(e_.Concat(between, part)));
+    const std::string marker = Marked(format_.open);
+    const ExprId all = e_.Text("all\n");
+    const ExprId said = e_.Concat(all, calls_.answer ? answer_ : TextWithout(marker));
+    // The first marker ends a text: of four > the last one is no part of it.
+    const ExprId ended = calls_.answer ? e_.Concat(said, between) : e_.Concat(all, e_.And(PlainText(), UpTo(marker)));
+    if (!many()) return e_.Alt(said, e_.Concat(e_.Optional(ended), call));
+    return e_.Concat(e_.Star(Once(e_.Alt(ended, e_.Concat(call, between)))), e_.Alt(said, call));
   }
 
   // Messages of gpt-oss: the prompt ends with the first one's "<|start|>assistant".
