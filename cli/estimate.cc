@@ -95,8 +95,7 @@ StatusOr<uint64_t> DraftBytes(const EstimateOptions& options, uint64_t tokens) {
   const uint32_t block_size = KvPreference().block_size;
   MemoryCounts counts;
   counts[kPageGroup] = counts[kWindowGroup] = static_cast<uint32_t>((tokens + block_size - 1) / block_size);
-  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
-                        SizesOf(*model, counts, static_cast<int>(block_size), KvType::kF16));
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, counts, static_cast<int>(block_size), KvType::kF16));
   uint64_t bytes = sizes.both + sizes.MemoryOf(LayerRange{0, sizes.num_layers()});
   for (const uint64_t layer : sizes.layers) bytes += layer;
   return bytes;

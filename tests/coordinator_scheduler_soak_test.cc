@@ -377,19 +377,18 @@ TEST(SchedulerSoak, FindsADraftThatIsNotTheOneThatWasSent) {
 }
 
 TEST(SchedulerSoak, FindsAMarkAfterAnotherRow) {
-  EXPECT_GE(SeedsWithProblems(40,
-                              [](uint64_t seed) {
-                                WorldOptions options = RandomOptions(seed);
-                                options.scheduler.memory[kSlotGroup] = 2 * options.scheduler.max_sequences + 8;
-                                options.draft_rate = 1;
-                                options.corrupt = [](StepPlan* plan) {
-                                  for (StepItem& item : plan->items) {
-                                    if (!item.slots.marks.empty()) ++item.slots.marks.front().row;
-                                  }
-                                };
-                                return options;
-                              }),
-            1);
+  const auto faulty = [](uint64_t seed) {
+    WorldOptions options = RandomOptions(seed);
+    options.scheduler.memory[kSlotGroup] = 2 * options.scheduler.max_sequences + 8;
+    options.draft_rate = 1;
+    options.corrupt = [](StepPlan* plan) {
+      for (StepItem& item : plan->items) {
+        if (!item.slots.marks.empty()) ++item.slots.marks.front().row;
+      }
+    };
+    return options;
+  };
+  EXPECT_GE(testing::WorldsWithProblems({40}, 800, WorldsWith(faulty)), 1u);
 }
 
 TEST(SchedulerSoak, FindsASampleThatWasForgotten) {

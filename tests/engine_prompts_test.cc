@@ -94,12 +94,6 @@ std::vector<Request> SampledInEveryWay() {
   return requests;
 }
 
-std::vector<Outcome> RunAll(Engine& engine, const std::vector<Request>& requests) {
-  Runner runner(engine);
-  for (const Request& r : requests) runner.Add(r);
-  return runner.Wait();
-}
-
 // Against the model's own logits of the same text as a prompt.
 TEST_F(PromptAnswers, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
   RuntimeOptions o = Options(1);
@@ -127,7 +121,7 @@ TEST_F(PromptAnswers, CandidatesAndFullLogitsGiveTheSameLogprobsOnEveryRing) {
   const std::vector<Request> requests = SampledInEveryWay();
   auto alone = OpenRing(Options(1));
   ASSERT_NE(alone, nullptr);
-  const auto expected = RunAll(alone->engine(), requests);
+  const auto expected = testing::RunAll(alone->engine(), requests);
   EXPECT_GT(alone->engine().stats().full_logits_requests, 0u);
   for (const bool candidates : {true, false}) {
     for (const int stages : {1, 3}) {
@@ -135,7 +129,7 @@ TEST_F(PromptAnswers, CandidatesAndFullLogitsGiveTheSameLogprobsOnEveryRing) {
       o.no_candidates = !candidates;
       auto ring = OpenRing(o);
       ASSERT_NE(ring, nullptr);
-      const auto got = RunAll(ring->engine(), requests);
+      const auto got = testing::RunAll(ring->engine(), requests);
       for (size_t i = 0; i < requests.size(); ++i) {
         EXPECT_EQ(got[i].tokens, expected[i].tokens) << i;
         EXPECT_TRUE(SameBits(got[i].logprobs, expected[i].logprobs)) << i;
@@ -270,7 +264,7 @@ TEST_F(PromptAnswers, PreemptionChangesNothing) {
   o.kv_tokens = 240;
   auto ring = OpenRing(o);
   ASSERT_NE(ring, nullptr);
-  const auto got = RunAll(ring->engine(), requests);
+  const auto got = testing::RunAll(ring->engine(), requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     ASSERT_TRUE(got[i].finished) << got[i].status;
     EXPECT_EQ(got[i].tokens, expected[i].tokens) << i;
@@ -297,7 +291,7 @@ TEST_F(PromptAnswers, OnlyThePromptsFirstAdmissionCountsAsCached) {
     text.ignore_end = true;
     requests.push_back(text);
   }
-  for (const Outcome& got : RunAll(ring->engine(), requests)) EXPECT_EQ(got.usage.cached_tokens, 0u);
+  for (const Outcome& got : testing::RunAll(ring->engine(), requests)) EXPECT_EQ(got.usage.cached_tokens, 0u);
   EXPECT_GT(ring->engine().stats().scheduler.preemptions, 0u);
   EXPECT_GT(ring->engine().stats().scheduler.cached_positions, 0u);
   EXPECT_EQ(RunOne(ring->engine(), requests[5]).usage.cached_tokens, 16u);
@@ -361,7 +355,7 @@ TEST_F(PromptAnswers, AFailedStepIsSentAgainAndCountedOnce) {
     const int n = ++*count;
     return n == 3 || n == 25 || n == 47 ? Internal("planted fault") : absl::OkStatus();
   });
-  const auto got = RunAll(ring->engine(), requests);
+  const auto got = testing::RunAll(ring->engine(), requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     const Outcome expected = RunOne(alone->engine(), requests[i]);
     ASSERT_TRUE(got[i].finished) << got[i].status;

@@ -60,7 +60,7 @@ class Adversary : public Drafter {
   std::mt19937 random_{1};
 };
 
-constexpr int kVocab = 96;
+constexpr int kWords = 96;
 
 // Greedy and drawn, with histories, log-probabilities, stop strings and questions for full logits.
 std::vector<Request> Requests() {
@@ -69,7 +69,7 @@ std::vector<Request> Requests() {
     Request r;
     std::mt19937 random(i);
     // What stands there twice is drafted from the text itself.
-    for (uint32_t n = 0; n < 12 + 3 * i; ++n) r.prompt.push_back(static_cast<TokenId>(random() % kVocab));
+    for (uint32_t n = 0; n < 12 + 3 * i; ++n) r.prompt.push_back(static_cast<TokenId>(random() % kWords));
     r.prompt.insert(r.prompt.end(), r.prompt.begin(), r.prompt.begin() + 9);
     r.max_new_tokens = 36;
     r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
@@ -93,12 +93,6 @@ RuntimeOptions Ring(const std::string& model, int stages, const std::string& spe
   return o;
 }
 
-std::vector<testing::Outcome> RunAll(Engine& engine, const std::vector<Request>& requests) {
-  testing::Runner runner(engine);
-  for (const Request& r : requests) runner.Add(r);
-  return runner.Wait();
-}
-
 void ExpectEqual(const std::vector<testing::Outcome>& got, const std::vector<testing::Outcome>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -116,7 +110,7 @@ void ExpectEqual(const std::vector<testing::Outcome>& got, const std::vector<tes
 
 std::shared_ptr<Adversary> Knowing(const std::vector<Request>& requests,
                                    const std::vector<testing::Outcome>& outcomes) {
-  auto adversary = std::make_shared<Adversary>(kVocab);
+  auto adversary = std::make_shared<Adversary>(kWords);
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<TokenId> text = requests[i].prompt;
     text.insert(text.end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
@@ -137,7 +131,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
   const std::vector<Request> requests = Requests();
   const auto without = testing::OpenRing(Ring(file.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
-  const std::vector<testing::Outcome> expected = RunAll(without->engine(), requests);
+  const std::vector<testing::Outcome> expected = testing::RunAll(without->engine(), requests);
   EXPECT_EQ(without->engine().stats().drafted_tokens, 0u);
   const auto adversary = Knowing(requests, expected);
   for (int stages = 1; stages <= 4; ++stages) {
@@ -155,7 +149,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
         for (size_t at = 5; at < asked[i].prediction.size(); at += 8)
           asked[i].prediction[at] = 95 - static_cast<TokenId>(i);
       }
-      ExpectEqual(RunAll(ring->engine(), asked), expected);
+      ExpectEqual(testing::RunAll(ring->engine(), asked), expected);
       const EngineStats stats = ring->engine().stats();
       EXPECT_GT(stats.accepted_drafts, 0u);
       if (o.drafter != nullptr) EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
@@ -191,13 +185,13 @@ TEST_F(SpeculationTest, SameBitsForEveryTypeOfTheKvCache) {
     o.kv_type = type;
     const auto without = testing::OpenRing(o);
     ASSERT_NE(without, nullptr);
-    const auto expected = RunAll(without->engine(), requests_);
+    const auto expected = testing::RunAll(without->engine(), requests_);
     o = Ring(file_.path(), 2, "auto");
     o.kv_type = type;
     o.drafter = Knowing(requests_, expected);
     const auto with = testing::OpenRing(o);
     ASSERT_NE(with, nullptr);
-    ExpectEqual(RunAll(with->engine(), requests_), expected);
+    ExpectEqual(testing::RunAll(with->engine(), requests_), expected);
     EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
   }
 }
@@ -206,7 +200,7 @@ TEST_F(SpeculationTest, SameBitsForEveryTypeOfTheKvCache) {
 TEST_F(SpeculationTest, SameBitsWithoutCandidatesAndWithShortSteps) {
   const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
-  const auto expected = RunAll(without->engine(), requests_);
+  const auto expected = testing::RunAll(without->engine(), requests_);
   for (const bool candidates : {false, true}) {
     RuntimeOptions o = Ring(file_.path(), 2, "auto");
     o.no_candidates = !candidates;
@@ -215,7 +209,7 @@ TEST_F(SpeculationTest, SameBitsWithoutCandidatesAndWithShortSteps) {
     o.drafter = Knowing(requests_, expected);
     const auto with = testing::OpenRing(o);
     ASSERT_NE(with, nullptr);
-    ExpectEqual(RunAll(with->engine(), requests_), expected);
+    ExpectEqual(testing::RunAll(with->engine(), requests_), expected);
     EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
   }
 }
@@ -223,7 +217,7 @@ TEST_F(SpeculationTest, SameBitsWithoutCandidatesAndWithShortSteps) {
 TEST_F(SpeculationTest, SameBitsThroughResizes) {
   const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
-  const auto expected = RunAll(without->engine(), requests_);
+  const auto expected = testing::RunAll(without->engine(), requests_);
   RuntimeOptions o = Ring(file_.path(), 3, "auto");
   o.tcp = true;
   o.drafter = Knowing(requests_, expected);
@@ -249,7 +243,7 @@ TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
   for (const DrawMethod method : {DrawMethod::kUniform, DrawMethod::kGumbel}) {
     std::vector<Request> requests = requests_;
     for (Request& r : requests) r.sampling.draw = method, r.speculation.n_max = 6;
-    const auto expected = RunAll(without->engine(), requests);
+    const auto expected = testing::RunAll(without->engine(), requests);
     for (const std::string& path : {file_.path(), stranger.path()}) {
       RuntimeOptions o = Ring(file_.path(), 2, "auto");
       o.draft_model = path;
@@ -257,7 +251,7 @@ TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
       o.parallel = 2;  // its texts push each other out
       const auto with = testing::OpenRing(o);
       ASSERT_NE(with, nullptr);
-      ExpectEqual(RunAll(with->engine(), requests), expected);
+      ExpectEqual(testing::RunAll(with->engine(), requests), expected);
       const EngineStats stats = with->engine().stats();
       EXPECT_GT(stats.drafted_tokens, 50u);
       if (path == file_.path()) EXPECT_GT(2 * stats.accepted_drafts, stats.drafted_tokens);

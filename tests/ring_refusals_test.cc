@@ -190,7 +190,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_model_hash(1); }), HasSubstr("another model"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->mutable_preference()->set_end(1 << 30); }),
               HasSubstr("wants layers"));
-  EXPECT_THAT(attach([](auto& e) { e.mutable_ready(); }), HasSubstr("no hello"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_done(); }), HasSubstr("no hello"));
   const size_t files = OpenFiles(ring.serve().pid());
   for (int i = 0; i < 60; ++i) attach([](auto& e) { e.mutable_hello()->set_name(""); });
   for (int i = 0; i < 200 && OpenFiles(ring.serve().pid()) > files; ++i) std::this_thread::sleep_for(milliseconds(10));

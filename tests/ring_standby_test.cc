@@ -195,7 +195,7 @@ TEST_F(StandbyTest, AResponseGoesOnAtTheOtherCoordinator) {
   const std::string more = R"({"type":"message","role":"user","content":"And a worker?"})";
   const auto next =
       Http(b, "POST", "/v1/responses", R"({"previous_response_id":")" + id + R"(","input":[)" + more + "]" + tail);
-  EXPECT_EQ(next.at("previous_response_id"), id);
+  EXPECT_EQ(next.at("previous_response_id").as_string(), id);
   const auto whole = Http(
       b, "POST", "/v1/responses",
       R"({"input":[)" + question + "," + boost::json::serialize(asked.at("output").at(0)) + "," + more + "]" + tail);

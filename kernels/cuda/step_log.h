@@ -129,7 +129,7 @@ class StepLog {
   static constexpr size_t MembersOf() {
     if constexpr (!std::is_class_v<T> || !std::is_aggregate_v<T>)
       return 0;
-    else if constexpr (requires { T{Before()..., Anything()}; })
+    else if constexpr (requires { T{{Before()}..., {Anything()}}; })  // braces: an array is one member
       return MembersOf<T, Before..., Anything>();
     else
       return sizeof...(Before);

@@ -143,4 +143,10 @@ inline Outcome RunOne(Engine& engine, Request request) {
   return runner.Wait().front();
 }
 
+inline std::vector<Outcome> RunAll(Engine& engine, const std::vector<Request>& requests) {
+  Runner runner(engine);
+  for (const Request& r : requests) runner.Add(r);
+  return runner.Wait();
+}
+
 }  // namespace gyre::testing
