@@ -26,6 +26,18 @@ std::string FirstBytes(std::string_view text) {
   return std::string(text.substr(0, end)) + "...";
 }
 
+// Whether a number stands around a place that a grammar may refuse in this spelling only: it takes few digits, and no
+// exponent where there are limits.
+bool MayBeSpelledOtherwise(std::string_view text, size_t at) {
+  const auto in_number = [](char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e'; };
+  size_t first = at, end = at;
+  while (first > 0 && in_number(text[first - 1])) --first;
+  while (end < text.size() && in_number(text[end])) ++end;
+  const std::string_view number = text.substr(first, end - first);
+  constexpr size_t kMostDigits = 15;
+  return number.size() > kMostDigits || number.find('e') != std::string_view::npos;
+}
+
 }  // namespace
 
 Status CheckArguments(std::string_view schema, std::string_view arguments) {
@@ -39,6 +51,7 @@ Status CheckArguments(std::string_view schema, std::string_view arguments) {
     const auto next = (*compiled)->Advance(state, arguments.substr(at, 1));
     if (!next.ok()) return absl::OkStatus();
     if (next->dead()) {
+      if (MayBeSpelledOtherwise(arguments, at)) return absl::OkStatus();
       // Not within a character.
       while (at > 0 && ContinuesUtf8(arguments[at])) --at;
       return InvalidArgument("the arguments do not fit the tool's parameters: behind {} may not come {}",

@@ -196,8 +196,9 @@ StepTables KvCache::Launch(uint32_t begin, uint32_t end, bool first, KvTables* t
 uint32_t KvCache::NextSnapshot(const KvTables& t, uint32_t launched) const {
   if (!has_state() || !options_.prefix_cache || t.ring != rings_) return UINT32_MAX;
   // The conversation's next turn begins where the answer ends, wherever that will be.
-  const uint32_t every = launched < t.prompt ? options_.snapshot_every : options_.answer_every;
-  const uint64_t regular = (uint64_t{launched} / every + 1) * every;
+  const auto behind = [launched](uint32_t every) { return (uint64_t{launched} / every + 1) * every; };
+  uint64_t regular = behind(options_.snapshot_every);
+  if (launched >= t.prompt) regular = std::min(regular, behind(options_.answer_every));
   const auto next = static_cast<uint32_t>(std::min<uint64_t>(regular, UINT32_MAX));
   const auto part = std::upper_bound(t.parts.begin(), t.parts.end(), launched);
   uint32_t nearest = part == t.parts.end() ? next : std::min(next, *part);
@@ -279,11 +280,13 @@ void KvCache::KeepSnapshot(uint64_t step, KvTables* t) {
   const uint32_t position = t->snapshots.front().position;
   const bool parts = position == t->branch || std::binary_search(t->parts.begin(), t->parts.end(), position);
   const bool answer = IsOfAnswer(position, *t);
-  slots().Keep(t->chain, t->snapshots.front().slot, step, !parts && !answer);
+  const BlockId slot = t->snapshots.front().slot;
+  slots().Keep(t->chain, slot, step, !parts && !answer);
   t->snapshots.pop_front();
   if (!answer) return;
   if (const std::optional<BlockId> before = slots().Find(t->answer)) slots().ForgetUnit(*before);
-  t->answer = t->chain;
+  // Another text may have had a snapshot there before; that one is not this answer's to replace.
+  t->answer = slots().Find(t->chain) == slot ? t->chain : kNoChain;
 }
 
 bool KvCache::IsOfAnswer(uint32_t position, const KvTables& t) const {

@@ -369,9 +369,17 @@ std::string NamespacedName(std::string_view space, std::string_view name) { retu
 std::string CustomArguments(std::string_view input) { return WriteJson(json::object{{kInput, JsonView(input)}}); }
 
 std::string CustomInput(std::string_view arguments) {
-  const json::object read = CallInput(arguments);
-  const json::value* input = read.if_contains(kInput);
-  return input != nullptr && input->is_string() ? std::string(View(input->get_string())) : ValidUtf8(arguments);
+  // A call that was cut ends within the text: as much of it as can be read.
+  const std::string text = ValidUtf8(arguments);
+  for (const std::string_view end : {"", "}", "\"}"}) {
+    constexpr size_t kLongestEscape = 12;  // a pair of surrogates
+    for (size_t left_out = 0; left_out <= std::min(text.size(), end.size() > 1 ? kLongestEscape : 0); ++left_out) {
+      const json::object read = CallInput(text.substr(0, text.size() - left_out) + std::string(end));
+      const json::value* input = read.if_contains(kInput);
+      if (input != nullptr && input->is_string()) return std::string(View(input->get_string()));
+    }
+  }
+  return text.starts_with('{') ? "" : text;
 }
 
 json::object CallInput(std::string_view arguments) {
