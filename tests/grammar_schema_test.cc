@@ -274,14 +274,17 @@ TEST(GrammarSchema, MasksOfBoundedStrings) {
   for (const size_t n : {8, 16, 31, 32, 33, 40, 64})
     longer.insert(longer.end(), {std::string(n, 'a'), std::string(n, ' ')});
   const auto trie = testing::SmallVocabulary(longer);
-  for (const char* schema :
-       {R"({"type": "string", "maxLength": 60, "pattern": "^[ab ]*$"})",
-        R"({"type": "string", "maxLength": 110, "pattern": "^b[\\s\\S]{0,75}$"})",
-        R"({"type": "string", "maxLength": 50, "pattern": "^(?:\\S+\\s+){0,9}\\S+$"})",
-        R"({"type": "string", "maxLength": 90, "pattern": "^a[\\s\\S]{0,60}b$"})",
-        R"({"type": "string", "minLength": 3, "maxLength": 45, "pattern": "^(?:[ab ]{2,3}){3,}$"})",
-        R"({"type": "string", "maxLength": 70, "pattern": "(?:x[ab]{40,45}|a*)$"})",
-        R"({"type": "string", "maxLength": 40, "allOf": [{"pattern": "a"}, {"pattern": "b"}]})"}) {
+  for (
+      const char* schema :
+      {R"({"type": "string", "maxLength": 60, "pattern": "^[ab ]*$"})",
+       R"({"type": "string", "maxLength": 110, "pattern": "^b[\\s\\S]{0,75}$"})",
+       R"({"type": "string", "maxLength": 50, "pattern": "^(?:\\S+\\s+){0,9}\\S+$"})",
+       R"({"type": "string", "maxLength": 90, "pattern": "^a[\\s\\S]{0,60}b$"})",
+       R"({"type": "string", "minLength": 3, "maxLength": 45, "pattern": "^(?:[ab ]{2,3}){3,}$"})",
+       R"({"type": "string", "maxLength": 70, "pattern": "(?:x[ab]{40,45}|a*)$"})",
+       R"({"type": "string", "maxLength": 70, "not": {"pattern": "ab"}})",
+       R"({"type": "string", "minLength": 2, "maxLength": 60, "pattern": "^(?:\\S+\\s+){0,50}\\S+$", "not": {"pattern": "aa|é"}})",
+       R"({"type": "string", "maxLength": 40, "allOf": [{"pattern": "a"}, {"pattern": "b"}]})"}) {
     const auto g = testing::Compiled(JsonSchemaGrammar(std::string_view(schema)), trie);
     ASSERT_NE(g, nullptr) << schema;
     std::mt19937 random(5);

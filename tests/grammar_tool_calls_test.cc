@@ -166,6 +166,49 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
   }
 }
 
+// Masks of texts in which a call may begin, and of values between tags, are those that trying each token gives.
+TEST(GrammarToolCalls, MasksAreThoseOfTryingEachToken) {
+  const json::object schemas = json::parse(R"({"f": {"type": "object", "properties": {
+      "t": {"type": "string", "maxLength": 90}, "u": {"type": ["string", "null"], "maxLength": 60},
+      "w": {"type": "string", "pattern": "^(?:\\S+ ){0,40}\\S+$"}}}})")
+                                   .as_object();
+  std::mt19937 random(3);
+  for (const char* name :
+       {"xml_parameters", "glm_args", "minimax", "json_in_tags", "functionary_v3_2", "deepseek_dsml"}) {
+    const ToolFormat& tools = *ToolFormatNamed(name);
+    const CallVocabulary vocabulary(AnswerFormatOf(tools, ""));
+    const auto g = *MadeCalls(CallsOf(schemas), AnswerFormatOf(tools, ""), vocabulary.trie());
+    for (const char* parameter : {"", "t", "u", "w"}) {
+      std::string text = tools.form == ToolForm::kRecipient ? "all\n" : "Well";
+      if (*parameter != '\0' && *tools.text.key != '\0') {
+        text += std::string(tools.text.begin) + tools.text.before + "f" + tools.text.after + tools.text.key +
+                parameter + tools.text.value + (tools.text.value == std::string("\" string=\"") ? "true\">" : "");
+      }
+      std::vector<TokenId> tokens = vocabulary.Tokens(text);
+      GrammarState state = g->start();
+      for (const TokenId id : tokens) state = *g->Advance(state, id);
+      for (int step = 0; step < 60; ++step) {
+        ASSERT_FALSE(state.dead()) << name << ": " << vocabulary.TextOf(tokens);
+        const auto mask = g->Mask(state);
+        ASSERT_TRUE(mask.ok()) << mask.status();
+        std::vector<TokenId> ids;
+        for (TokenId id = 0; id < vocabulary.end(); ++id) {
+          if (vocabulary.trie()->piece(id).empty()) continue;
+          const bool allowed = gyre::testing::Allows(**mask, id);
+          ASSERT_EQ(allowed, !g->Advance(state, vocabulary.trie()->piece(id))->dead())
+              << name << ": " << vocabulary.TextOf(tokens) << "\n<" << vocabulary.trie()->piece(id) << ">";
+          const char first = vocabulary.trie()->piece(id)[0];
+          if (allowed && (random() % 40 == 0 || first == 'a' || first == ' ' || first == '<' || first == '/'))
+            ids.push_back(id);
+        }
+        if (ids.empty()) break;
+        tokens.push_back(ids[random() % ids.size()]);
+        state = *g->Advance(state, tokens.back());
+      }
+    }
+  }
+}
+
 TEST(GrammarToolCalls, ParametersComeInAnyOrderAndEachOnce) {
   const json::object schemas = json::parse(R"({"f": {"type": "object", "properties": {"a": {"type": "integer"},
       "b": {"type": "boolean"}, "c": {"type": "null"}}, "required": ["a", "b"]}})")

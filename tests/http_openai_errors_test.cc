@@ -103,7 +103,7 @@ TEST_F(OpenAiErrorsTest, AChatThatCannotBeAnsweredIsRefusedByName) {
       {R"(F,"stream":true,"stream_options":{"x":true})", 400, "stream_options.x"},
       {R"(F,"tools":[{"type":"function"}])", 400, "tools[0].function"},
       {R"(F,"tools":[{"type":"function","function":{"name":"a b"}}])", 400, "tools[0].function.name"},
-      {R"(F,"tools":[{"type":"custom","custom":{"name":"a"}}])", 422, "tools[0].type"},
+      {R"(F,"tools":[{"type":"web_search"}])", 422, "tools[0].type"},
       {R"(F,"tool_choice":"required")", 400, "tool_choice"},
       {R"(F,"functions":[{}])", 400, "functions"},
       {R"(F,"response_format":{"type":"xml"})", 400, "response_format.type"},

@@ -100,7 +100,7 @@ TEST_F(OpenAiResponsesTest, WhatNeedsAMemoryIsRefused) {
       {R"({"input":"a","truncation":"auto"})", 400, "truncation"},
       {R"({"input":"a","text":{"format":{"type":"json_schema"}}})", 400, "text.format.schema"},
       {R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools[0].type"},
-      {R"({"input":"a","include":["file_search_call.results"]})", 400, "include"},
+      {R"({"input":"a","include":["everything"]})", 400, "include"},
       {R"({"input":"a","model":"nobody"})", 404, "model"},
   };
   for (const Case& c : cases) {

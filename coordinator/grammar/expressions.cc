@@ -225,6 +225,12 @@ ExprId Expressions::Alt(std::vector<ExprId> parts) {
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
   if (!parts.empty() && parts[0] == kNothing) parts.erase(parts.begin());
+  // Else the complement of what has every text would be searched for one, through each state of what stands beside it.
+  const auto everything = std::find_if(parts.begin(), parts.end(), [this](ExprId p) { return IsEverything(p); });
+  if (everything != parts.end() &&
+      std::all_of(parts.begin(), parts.end(), [this](ExprId p) { return nodes_[p].regular; })) {
+    return *everything;
+  }
   if (parts.size() > 1) MergeRepeats(&parts);
   if (parts.size() > 1) {
     ByteSet set;
@@ -296,6 +302,15 @@ bool Expressions::LazyProductive(ExprId e, const std::vector<bool>& productive) 
   return lazy(e)->Productive(states_[nodes_[e].b], productive);
 }
 
+// Whether its form shows that it takes every text.
+bool Expressions::IsEverything(ExprId e) const {
+  const Node& n = nodes_[e];
+  if (n.kind == Kind::kNot) return n.a == kNothing;
+  if (n.kind != Kind::kRepeat || n.b != 0 || n.c != kUnbounded) return false;
+  const Node& of = nodes_[n.a];
+  return of.kind == Kind::kBytes && sets_[of.a].all();
+}
+
 ExprId Expressions::RawAnd(std::vector<ExprId> parts) {
   std::vector<ExprId> all;
   for (ExprId p : parts) {
@@ -303,7 +318,7 @@ ExprId Expressions::RawAnd(std::vector<ExprId> parts) {
     if (p == kNothing) return kNothing;
     if (n.kind == Kind::kAnd) {
       all.insert(all.end(), list(n), list(n) + n.b);
-    } else if (n.kind != Kind::kNot || n.a != kNothing) {  // no complement of nothing: it is every text
+    } else if (!IsEverything(p)) {
       all.push_back(p);
     }
   }
@@ -335,6 +350,7 @@ ExprId Expressions::And(std::vector<ExprId> parts) {
 ExprId Expressions::Not(ExprId a) {
   const Node& n = nodes_[a];
   if (n.kind == Kind::kNot) return n.a;
+  if (IsEverything(a)) return kNothing;
   return Intern({Kind::kNot, !n.nullable, true, true, a}, 0);
 }
 

@@ -106,6 +106,8 @@ class Expressions {
   Kind kind(ExprId e) const { return nodes_[e].kind; }
   bool Nullable(ExprId e) const { return nodes_[e].nullable; }
   bool Regular(ExprId e) const { return nodes_[e].regular; }
+  // Whether an intersection or a complement is in it.
+  bool Searched(ExprId e) const { return nodes_[e].searched; }
   // Whether it takes some text; what has no And and no Not does unless it is kNothing.
   bool Alive(ExprId e);
   // Leads only to what takes some text. The reference lives as long as these expressions.
@@ -159,6 +161,7 @@ class Expressions {
   ExprId Intern(const Node& node, size_t list_from);
   ExprId InternList(Kind kind, const std::vector<ExprId>& parts);
   void MergeRepeats(std::vector<ExprId>* parts);
+  bool IsEverything(ExprId e) const;
   ExprId RawAnd(std::vector<ExprId> parts);
   const FirstStep& RawFirst(ExprId e);  // may lead to what takes no text
   std::unique_ptr<FirstStep> MakeFirst(ExprId e);

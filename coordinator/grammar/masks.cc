@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kAllClean = TokenTrie::kMostClean;
 constexpr size_t kReach = TokenTrie::kMostShort;
-constexpr size_t kMostBases = 8, kShortWalk = 4096;
+constexpr size_t kMostBases = 8, kMostStates = 1024;
 
 // The bytes of clean characters, as an automaton: place 0 is between characters.
 struct CleanBytes {
@@ -116,6 +116,11 @@ const MaskMaker::Row& MaskMaker::RowOf(ExprId e) {
     }
     row->calls = !first.calls.empty();
     row->nullable = parser_.expressions().Nullable(e);
+    uint64_t leaves = 0;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      if (row->behind[byte] != e) leaves |= uint64_t{1} << TokenTrie::KindOf(static_cast<uint8_t>(byte));
+    }
+    row->stays = ~leaves;
     parser_.budget().Memory(sizeof(Row));
   }
   return *row;
@@ -189,12 +194,91 @@ size_t MaskMaker::MostToEnd(ExprId e) {
       most = one > 0 && min > SIZE_MAX / 2 / one ? SIZE_MAX : plus(one, min * one);
       break;
     }
+    case Expressions::Kind::kAnd:
+    case Expressions::Kind::kNot: return FarthestEnd(e);
     default: break;
   }
   return to_end_[e] = most;
 }
 
-// The expressions of what may be left of a character that has begun.
+// The same by the expression's states; SIZE_MAX: these are too many.
+size_t MaskMaker::FarthestEnd(ExprId e) {
+  Expressions& expressions = parser_.expressions();
+  std::vector<ExprId> states = {e};
+  absl::flat_hash_map<ExprId, uint32_t> numbers = {{e, 0}};
+  std::vector<std::vector<uint32_t>> before(1);  // that lead to a state
+  size_t most = 0;
+  for (size_t at = 0; at < states.size() && most == 0; ++at) {
+    const FirstStep& first = expressions.First(states[at]);
+    if (states.size() > kMostStates || !first.calls.empty() || !parser_.budget().Step(16)) most = SIZE_MAX;
+    for (const FirstStep::Bytes& b : first.bytes) {
+      const auto [known, fresh] = numbers.emplace(b.rest, static_cast<uint32_t>(states.size()));
+      if (fresh) states.push_back(b.rest), before.emplace_back();
+      before[known->second].push_back(static_cast<uint32_t>(at));
+    }
+  }
+  std::vector<uint32_t> level, next;
+  std::vector<bool> seen(states.size());
+  const auto reach = [&](uint32_t state) {
+    if (!seen[state]) seen[state] = true, next.push_back(state);
+  };
+  for (uint32_t state = 0; most == 0 && state < states.size(); ++state) {
+    if (expressions.Nullable(states[state])) reach(state);
+  }
+  for (size_t bytes = 0; !next.empty(); ++bytes) {
+    most = bytes;
+    level.swap(next);
+    next.clear();
+    for (const uint32_t state : level) {
+      for (const uint32_t one : before[state]) reach(one);
+    }
+  }
+  parser_.budget().Memory(states.size() * 16);
+  // What is reached from a state is reached from the first one.
+  for (const ExprId state : states) to_end_.emplace(state, most);
+  return most;
+}
+
+// Without the upper bounds of its counters that a token can't come near. room: texts of at most so many bytes are the
+// same.
+ExprId MaskMaker::WithoutBounds(ExprId e, size_t* room) {
+  Expressions& expressions = parser_.expressions();
+  switch (expressions.kind(e)) {
+    case Expressions::Kind::kConcat: {
+      const std::vector<ExprId> row = RowOfParts(expressions, e);
+      if (row.size() > kReach) return e;
+      ExprId all = kEpsilon;
+      for (size_t i = row.size(); i-- > 0;) all = expressions.Concat(WithoutBounds(row[i], room), all);
+      return all;
+    }
+    case Expressions::Kind::kAlt: {
+      std::vector<ExprId> parts = expressions.Parts(e);
+      for (ExprId& part : parts) part = WithoutBounds(part, room);
+      return expressions.Alt(std::move(parts));
+    }
+    case Expressions::Kind::kRepeat: {
+      const ExprId of = expressions.Parts(e)[0];
+      const size_t bytes = expressions.max(e) * LeastBytes(of);
+      if (expressions.max(e) == kUnbounded || bytes < kReach + kReach / 4) return e;
+      *room = std::min(*room, bytes);
+      return expressions.Repeat(of, expressions.min(e), kUnbounded);
+    }
+    default: return e;
+  }
+}
+
+// An intersection without the bounds of counters takes the same tokens, if each text can end before it is as long as
+// one of the bounds.
+ExprId MaskMaker::NearCounters(ExprId e) {
+  size_t room = SIZE_MAX;
+  std::vector<ExprId> parts = parser_.expressions().Parts(e);
+  for (ExprId& part : parts) part = WithoutBounds(part, &room);
+  if (room == SIZE_MAX) return e;
+  const ExprId near = parser_.expressions().And(std::move(parts));
+  return MostToEnd(near) <= room - kReach ? near : e;
+}
+
+// What may be left of a character that has begun.
 const absl::flat_hash_set<ExprId>& MaskMaker::RestsOf(ExprId character) {
   absl::flat_hash_set<ExprId>& rests = rests_[character];
   if (!rests.empty()) return rests;
@@ -225,14 +309,14 @@ ExprId MaskMaker::NearAnd(ExprId e) {
     for (size_t i = counts ? row.size() : 0; i-- > 0;) rest = expressions.Concat(row[i], rest);
     if (counts && (rest == kEpsilon || RestsOf(expressions.Parts(counter)[0]).contains(rest))) {
       room = std::min<size_t>(room, expressions.max(counter));
-    } else if (other == kNothing) {
+    } else if (other == kNothing && !expressions.Searched(part)) {
       other = part;
     } else {
-      return e;
+      return NearCounters(e);  // a complement's texts are not rows of characters by themselves
     }
   }
-  if (other == kNothing || room == SIZE_MAX || room < kReach) return e;
-  return MostToEnd(other) <= room - kReach ? Near(other) : e;
+  if (other == kNothing || room == SIZE_MAX || room < kReach) return NearCounters(e);
+  return MostToEnd(other) <= room - kReach ? Near(other) : NearCounters(e);
 }
 
 // An expression that takes the same short tokens, with counters that no token can count out left without an end. So
@@ -280,6 +364,7 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
   auto& all = own_[part][bare ? 1 : 0];
   if (const auto known = all.find(e); known != all.end()) return *known->second;
   auto own = std::make_unique<Own>();
+  own->bare = bare;
   own->nodes = part == kLong ? &trie_->long_nodes() : &trie_->short_nodes();
   TokenBits bits(trie_->words());
   if (part == kShort) {
@@ -289,7 +374,7 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
       if (run.ends || run.all == kAllClean) own->nodes = &trie_->unclean();
     }
   }
-  Walk(e, Likest(e, *own), &bits, own.get());
+  Walk(e, Likest(e, *own), bare, &bits, own.get());
   size_t count = 0;
   for (uint64_t w : bits) count += static_cast<size_t>(__builtin_popcountll(w));
   if (count <= 512) {
@@ -303,9 +388,10 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
   }
   parser_.budget().Memory(sizeof(Own) + own->few.size() * 4 + own->many.size() * 8 + own->exits.size() * sizeof(Exit));
   const Own& made = *(all[e] = std::move(own));
-  if (walked_ > kShortWalk && walked_ * 4 > made.nodes->size()) {
-    if (bases_.size() < kMostBases) bases_.emplace_back();
-    bases_[next_base_++ % kMostBases] = {e, &made};
+  if (walked_ * 4 > made.nodes->size()) {
+    Bases& bases = bases_[made.nodes];
+    if (bases.last.size() < kMostBases) bases.last.emplace_back();
+    bases.last[bases.next++ % kMostBases] = {e, &made};
   }
   return made;
 }
@@ -319,8 +405,8 @@ const MaskMaker::Base* MaskMaker::Likest(ExprId e, const Own& own) {
   const TokenTrie::Nodes& nodes = *own.nodes;
   const Base* likest = nullptr;
   size_t least = nodes.size() / 2;
-  for (const Base& base : bases_) {
-    if (base.own->nodes != own.nodes || base.own->clean != own.clean) continue;
+  for (const Base& base : bases_[own.nodes].last) {
+    if (base.own->clean != own.clean || base.own->bare != own.bare) continue;
     const Row &row = RowOf(e), &other = RowOf(base.e);
     size_t different = 0;
     for (uint32_t at = 1; at < nodes.size() && different < least; at = nodes[at].end) {
@@ -331,7 +417,7 @@ const MaskMaker::Base* MaskMaker::Likest(ExprId e, const Own& own) {
   return likest;
 }
 
-void MaskMaker::Walk(ExprId e, const Base* base, TokenBits* bits, Own* own) {
+void MaskMaker::Walk(ExprId e, const Base* base, bool bare, TokenBits* bits, Own* own) {
   const TokenTrie::Nodes& nodes = *own->nodes;
   walked_ = 0;
   if (base != nullptr) AddTokens(*base->own, *trie_, bits);
@@ -340,7 +426,7 @@ void MaskMaker::Walk(ExprId e, const Base* base, TokenBits* bits, Own* own) {
   size_t exit = 0;  // of the base
   for (uint32_t at = 1; at < nodes.size(); at = nodes[at].end) {
     if (base == nullptr) {
-      WalkBelow(e, at, bits, own);
+      WalkBelow(e, at, bare, bits, own);
       continue;
     }
     const std::vector<Exit>& exits = base->own->exits;
@@ -350,22 +436,15 @@ void MaskMaker::Walk(ExprId e, const Base* base, TokenBits* bits, Own* own) {
       own->exits.insert(own->exits.end(), exits.begin() + static_cast<long>(first),
                         exits.begin() + static_cast<long>(exit));
     } else {
-      Unmark(nodes, at, bits);
-      WalkBelow(e, at, bits, own);
+      for (const TokenId token : nodes.Tokens(at)) trie_->Unmark(token, bits);
+      WalkBelow(e, at, bare, bits, own);
     }
   }
   parser_.budget().Step(walked_ / 16);
 }
 
-// Forgets the tokens at a node and below.
-void MaskMaker::Unmark(const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) const {
-  for (uint32_t at = node; at < nodes[node].end; ++at) {
-    if (nodes[at].token >= 0) trie_->Unmark(nodes[at].token, bits);
-  }
-}
-
 // Walks a node of depth 1, and what is below, in the automaton of one expression. It leaves it where a rule is called.
-void MaskMaker::WalkBelow(ExprId e, uint32_t node, TokenBits* bits, Own* own) {
+void MaskMaker::WalkBelow(ExprId e, uint32_t node, bool bare, TokenBits* bits, Own* own) {
   const TokenTrie::Nodes& nodes = *own->nodes;
   if (rows_path_.empty()) rows_path_.resize(64);
   rows_path_[0] = &RowOf(e);
@@ -389,7 +468,13 @@ void MaskMaker::WalkBelow(ExprId e, uint32_t node, TokenBits* bits, Own* own) {
       at = n.end;
       continue;
     }
-    if (row.nullable) own->exits.push_back({at, kEpsilon});
+    // Behind such bytes nothing changes: the tokens that have no others may all come.
+    if ((nodes.Below(at) & ~row.stays) == 0 && (bare || !row.nullable)) {
+      for (const TokenId token : nodes.Tokens(at)) trie_->Mark(token, bits);
+      at = n.end;
+      continue;
+    }
+    if (row.nullable && !bare) own->exits.push_back({at, kEpsilon});
     if (rows_path_.size() <= n.depth) rows_path_.resize(n.depth + 64u);
     rows_path_[n.depth] = &row;
     ++at;

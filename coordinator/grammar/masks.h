@@ -25,6 +25,7 @@ class MaskMaker {
   struct Row {
     std::array<ExprId, 256> behind;  // each byte
     bool calls = false, nullable = false;
+    uint64_t stays = 0;  // the kinds of bytes behind which it goes on as the same expression
   };
   struct Exit {
     uint32_t node;
@@ -35,6 +36,7 @@ class MaskMaker {
     std::vector<TokenId> few;
     TokenBits many;                           // instead of few
     int clean = 0;                            // the clean tokens of so many characters too
+    bool bare = false;                        // the exits at its end are left out, as nothing is behind it
     const TokenTrie::Nodes* nodes = nullptr;  // that the exits are of
     std::vector<Exit> exits;  // where a token goes on behind the expression's end, or in a rule that it calls
   };
@@ -58,9 +60,12 @@ class MaskMaker {
   const Own& OwnOf(ExprId e, bool bare, Part part);
   ExprId Near(ExprId e);
   ExprId NearAnd(ExprId e);
+  ExprId NearCounters(ExprId e);
+  ExprId WithoutBounds(ExprId e, size_t* room);
   const absl::flat_hash_set<ExprId>& RestsOf(ExprId character);
   size_t LeastBytes(ExprId e);
   size_t MostToEnd(ExprId e);
+  size_t FarthestEnd(ExprId e);
   // What is known of another expression that has the most tokens in common; null: of none.
   struct Base {
     ExprId e;
@@ -68,9 +73,8 @@ class MaskMaker {
   };
   const Base* Likest(ExprId e, const Own& own);
   // Walks the nodes; those that begin with a byte behind which the base goes on in the same way are as there.
-  void Walk(ExprId e, const Base* base, TokenBits* bits, Own* own);
-  void WalkBelow(ExprId e, uint32_t node, TokenBits* bits, Own* own);
-  void Unmark(const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits) const;
+  void Walk(ExprId e, const Base* base, bool bare, TokenBits* bits, Own* own);
+  void WalkBelow(ExprId e, uint32_t node, bool bare, TokenBits* bits, Own* own);
   static void AddTokens(const Own& own, const TokenTrie& trie, TokenBits* bits);
   void WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits);
   const CleanRun& RunOf(ExprId e);
@@ -82,8 +86,11 @@ class MaskMaker {
   const TokenTrie* const trie_;                                  // null: no masks are made
   std::vector<std::unique_ptr<Row>> rows_;                       // by expression
   absl::flat_hash_map<ExprId, std::unique_ptr<Own>> own_[2][2];  // [part][1: nothing follows the rule's end]
-  std::vector<Base> bases_;                                      // whose walks were long, the last kMostBases
-  size_t next_base_ = 0;
+  struct Bases {
+    std::vector<Base> last;  // whose walks were long, at most kMostBases
+    size_t next = 0;
+  };
+  absl::flat_hash_map<const TokenTrie::Nodes*, Bases> bases_;
   size_t walked_ = 0;  // nodes, by the last Walk
   absl::flat_hash_map<ExprId, CleanRun> runs_;
   absl::flat_hash_map<ExprId, ExprId> near_;

@@ -1,6 +1,7 @@
 #include "coordinator/grammar/token_trie.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/marked_text.h"
 #include "model/utf8.h"
@@ -20,34 +21,6 @@ int CleanCharacters(std::string_view piece) {
   return count;
 }
 
-// rising: ids in the order of their pieces, one of each piece.
-TokenTrie::Nodes MakeNodes(const std::vector<std::string>& pieces, const std::vector<TokenId>& rising) {
-  TokenTrie::Nodes nodes = {{0, -1, 0, 0}};
-  std::vector<size_t> path = {0};  // the nodes of the last piece
-  std::string_view last;
-  auto close = [&](size_t depth) {
-    while (path.size() > depth + 1) {
-      nodes[path.back()].end = static_cast<uint32_t>(nodes.size());
-      path.pop_back();
-    }
-  };
-  for (TokenId id : rising) {
-    const std::string_view piece = pieces[static_cast<size_t>(id)];
-    const size_t common =
-        static_cast<size_t>(std::mismatch(last.begin(), last.end(), piece.begin(), piece.end()).first - last.begin());
-    close(common);
-    for (size_t i = common; i < piece.size(); ++i) {
-      path.push_back(nodes.size());
-      nodes.push_back({0, -1, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(piece[i])});
-    }
-    nodes.back().token = id;
-    last = piece;
-  }
-  close(0);
-  nodes[0].end = static_cast<uint32_t>(nodes.size());
-  return nodes;
-}
-
 std::vector<std::string> Pieces(const Tokenizer& t, int vocab) {
   std::vector<std::string> pieces(static_cast<size_t>(std::max(t.size(), vocab)));
   for (TokenId id = 0; id < t.size(); ++id) pieces[static_cast<size_t>(id)] = PieceOf(t, id);
@@ -63,6 +36,42 @@ std::vector<TokenId> Ends(const Tokenizer& t) {
 }
 
 }  // namespace
+
+TokenTrie::Nodes::Nodes(const std::vector<std::string>& pieces, const std::vector<TokenId>& rising)
+    : nodes_{{0, -1, 0, 0}}, first_tokens_{0} {
+  std::vector<size_t> path = {0};  // the nodes of the last piece
+  std::string_view last;
+  auto close = [&](size_t depth) {
+    while (path.size() > depth + 1) {
+      nodes_[path.back()].end = static_cast<uint32_t>(nodes_.size());
+      path.pop_back();
+    }
+  };
+  for (TokenId id : rising) {
+    const std::string_view piece = pieces[static_cast<size_t>(id)];
+    const size_t common =
+        static_cast<size_t>(std::mismatch(last.begin(), last.end(), piece.begin(), piece.end()).first - last.begin());
+    close(common);
+    for (size_t i = common; i < piece.size(); ++i) {
+      path.push_back(nodes_.size());
+      nodes_.push_back({0, -1, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(piece[i])});
+      first_tokens_.push_back(static_cast<uint32_t>(tokens_.size()));
+    }
+    nodes_.back().token = id;
+    tokens_.push_back(id);
+    last = piece;
+  }
+  close(0);
+  nodes_[0].end = static_cast<uint32_t>(nodes_.size());
+  first_tokens_.push_back(static_cast<uint32_t>(tokens_.size()));
+  below_.resize(nodes_.size());
+  std::vector<uint64_t> kinds(UINT16_MAX + 2);  // by depth, of the nodes since the last one above
+  for (size_t at = nodes_.size(); at-- > 0;) {
+    const Node& node = nodes_[at];
+    below_[at] = std::exchange(kinds[node.depth + 1u], 0);
+    kinds[node.depth] |= below_[at] | uint64_t{1} << KindOf(node.byte);
+  }
+}
 
 std::string PieceOf(const Tokenizer& tokenizer, TokenId id) {
   const TokenType type = tokenizer.type(id);
@@ -115,10 +124,10 @@ TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
   for (size_t k = 1; k < clean_.size(); ++k) {
     for (size_t w = 0; w < words(); ++w) clean_[k][w] |= clean_[k - 1][w];
   }
-  nodes_ = MakeNodes(pieces_, distinct);
-  short_ = MakeNodes(pieces_, few_bytes);
-  long_ = MakeNodes(pieces_, many_bytes);
-  unclean_ = MakeNodes(pieces_, unclean);
+  nodes_ = Nodes(pieces_, distinct);
+  short_ = Nodes(pieces_, few_bytes);
+  long_ = Nodes(pieces_, many_bytes);
+  unclean_ = Nodes(pieces_, unclean);
 }
 
 bool TokenTrie::IsEnd(TokenId id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,30 @@ class TokenTrie {
     uint8_t byte;    // the last of them
   };
   // Nodes in the order in which a walk meets them; a node's children begin right behind it.
-  using Nodes = std::vector<Node>;
+  class Nodes {
+   public:
+    // rising: ids in the order of their pieces, one of each piece.
+    explicit Nodes(const std::vector<std::string>& pieces = {}, const std::vector<TokenId>& rising = {});
+    size_t size() const { return nodes_.size(); }
+    const Node& operator[](size_t node) const { return nodes_[node]; }
+    // The tokens at a node and below it.
+    std::span<const TokenId> Tokens(uint32_t node) const {
+      const size_t first = first_tokens_[node];
+      return {tokens_.data() + first, first_tokens_[nodes_[node].end] - first};
+    }
+    // The kinds of the bytes of all nodes below.
+    uint64_t Below(uint32_t node) const { return below_[node]; }
+
+   private:
+    std::vector<Node> nodes_;
+    std::vector<TokenId> tokens_;         // in the order of the nodes
+    std::vector<uint32_t> first_tokens_;  // by node, and one more
+    std::vector<uint64_t> below_;         // by node: bit KindOf(byte)
+  };
+  // Bytes in 64 kinds. Bytes that begin or end a marker or a text are with few others.
+  static int KindOf(uint8_t byte) {
+    return byte < 32 ? byte / 8 : byte < 128 ? 4 + (byte - 32) / 2 : 52 + (byte - 128) / 12;
+  }
 
   // The tokens have the bytes of PieceOf; those without bytes are in no walk.
   // vocab: ids of the model, which may be more than the tokenizer's.
