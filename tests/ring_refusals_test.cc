@@ -190,7 +190,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_model_hash(1); }), HasSubstr("another model"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->mutable_preference()->set_end(1 << 30); }),
               HasSubstr("wants layers"));
-  EXPECT_THAT(attach([](auto& e) { e.mutable_done(); }), HasSubstr("no hello"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_done()->set_verb(1); }), HasSubstr("not a hello"));
   const size_t files = OpenFiles(ring.serve().pid());
   for (int i = 0; i < 60; ++i) attach([](auto& e) { e.mutable_hello()->set_name(""); });
   for (int i = 0; i < 200 && OpenFiles(ring.serve().pid()) > files; ++i) std::this_thread::sleep_for(milliseconds(10));
@@ -235,7 +235,7 @@ class HostileCaller {
   void AttachWithoutHello() {
     UnauthenticatedPeer unauthenticated(address_);
     unauthenticated.event.mutable_fault()->set_message(big_);
-    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("no hello"));
+    EXPECT_THAT(unauthenticated.Refused(), HasSubstr("not a hello"));
   }
   // Opened, and never a word.
   void AttachAndSayNothing() {
