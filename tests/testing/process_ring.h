@@ -104,7 +104,9 @@ class Ring {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    ADD_FAILURE() << serve_->output();
+    std::string said = serve_->output();
+    for (const auto& worker : workers_) said += "\na worker said:\n" + worker->output();
+    ADD_FAILURE() << said;
     return false;
   }
   Process& serve() { return *serve_; }
