@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "coordinator/grammar/compiled.h"
-#include "coordinator/grammar/source.h"
+#include "coordinator/grammar/json_schema.h"
 #include "model/utf8.h"
 
 namespace gyre {
@@ -42,7 +42,7 @@ bool MayBeSpelledOtherwise(std::string_view text, size_t at) {
 
 Status CheckArguments(std::string_view schema, std::string_view arguments) {
   using grammar::CompiledGrammar;
-  auto read = grammar::ReadSource({.kind = grammar::SourceKind::kJsonSchema, .text = std::string(schema)});
+  auto read = grammar::JsonSchemaGrammar(schema, {.any_order = true});
   if (!read.ok()) return absl::OkStatus();
   const auto compiled = CompiledGrammar::Make(*std::move(read), nullptr);
   if (!compiled.ok()) return absl::OkStatus();

@@ -41,6 +41,7 @@ const std::map<std::string, Words>& Beginnings() {
       {"ca issue", {"/nowhere/ca", "--role", "worker", "--name", "w", "-o", "/proc/nowhere/w"}},
       {"ca revoke", {"/nowhere/ca", "w"}},
       {"ca token", {"/nowhere/ca"}},
+      {"devices", {}},
       {"pull", {"org/repo:Q8_0", "--endpoint", "http://127.0.0.1:1"}},
       {"models", {"--cache", "/nowhere"}},
       {"models rm", {"org/repo", "--cache", "/nowhere"}},

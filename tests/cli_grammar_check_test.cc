@@ -119,7 +119,7 @@ TEST(GrammarCheckTest, ManyLines) {
 TEST(GrammarCheckTest, AWrongLineIsNamed) {
   for (const auto& [line, says] : {
            std::pair("{", "line 2: "),
-           std::pair(R"({"texts":["a"]})", "line 2: expected \"schema\", \"pattern\" or \"grammar\""),
+           std::pair(R"({"texts":["a"]})", "line 2: expected \"schema\", \"pattern\", \"grammar\" or \"tools\""),
            std::pair(R"({"pattern":5})", "line 2: expected a text as \"pattern\""),
            std::pair(R"({"pattern":"a","texts":[5]})", "line 2: expected a list of texts as \"texts\""),
            std::pair(R"({"pattern":"a","texts":"a"})", "line 2: expected a list of texts as \"texts\""),
