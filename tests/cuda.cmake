@@ -62,6 +62,12 @@ if(GYRE_TESTS)
   gyre_tests(gpu_process_tests "engine;process" FILES ring_gpu_test DEPS gyre_runtime)
   target_compile_definitions(gpu_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre_for_tests>")
   add_dependencies(gpu_process_tests gyre_for_tests)
+  # The whole file takes minutes; some of it is in every run.
+  set_property(TEST ring_gpu_test PROPERTY LABELS slow)
+  string(JOIN ":" short GpuRingTest.AStateOfEachKindMovesToAGpuAndBack GpuRingTest.AKilledGpuWorkersPagesComeFromTheirCopies
+                  GpuRingTest.ACacheThatIsCutForAGpuFitsIntoItsMemory GpuRunTest.DevicesAreListedAndMissingOnesHaveAReason)
+  add_test(NAME ring_on_emulated_gpu COMMAND gpu_process_tests --gtest_filter=${short})
+  set_tests_properties(ring_on_emulated_gpu PROPERTIES LABELS "engine;process" TIMEOUT 600 FAIL_REGULAR_EXPRESSION "Running 0 tests")
   # The library for C, from its sources, as its shared object has no emulated GPU.
   gyre_tests(gpu_c_api_tests engine FILES cuda_c_api_test DEPS gyre_runtime cuda_emulated)
   target_sources(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/runtime/c_api.cc testing/cuda_kind.cc)
