@@ -46,8 +46,9 @@ TEST_F(HttpMetrics, CountsWhatRequestsTook) {
   const std::string before = ReadAfter(0);
   double prompt = 0, generated = 0, cached = 0;
   for (const char* text : {"What is Gyre?", "What is Gyre? And what is it not, and why?", "What is Gyre?"}) {
-    const auto answer =
-        api_.Get(kComplete, std::string(R"({"model":"demo","temperature":0,"max_tokens":7,"speculative.n_max":0,"prompt":")") + text + "\"}");
+    const auto answer = api_.Get(
+        kComplete, std::string(R"({"model":"demo","temperature":0,"max_tokens":7,"speculative.n_max":0,"prompt":")") +
+                       text + "\"}");
     prompt += std::stod(At(answer, "/usage/prompt_tokens"));
     generated += std::stod(At(answer, "/usage/completion_tokens"));
     cached += std::stod(At(answer, "/usage/prompt_tokens_details/cached_tokens"));

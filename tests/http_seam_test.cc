@@ -1,4 +1,5 @@
 // The common base of all routes: JSON fields, errors, the router, and requests to the service.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
