@@ -29,7 +29,7 @@ constexpr size_t kAskedLines = 200, kAskedBytes = 16384;
 
 std::string SecondsText(Duration time) { return fmt::format("{:g} s", std::chrono::duration<double>(time).count()); }
 
-// What the schema is held against: null says that an argument is absent.
+// The arguments that are checked against the schema: an optional one that is null counts as absent.
 std::string WithoutNulls(const ChatTool& tool, const json::value& arguments) {
   json::object kept;
   for (const auto& [name, value] : arguments.get_object()) {

@@ -52,7 +52,7 @@ Status CheckArguments(std::string_view schema, std::string_view arguments) {
     if (!next.ok()) return absl::OkStatus();
     if (next->dead()) {
       if (MayBeSpelledOtherwise(arguments, at)) return absl::OkStatus();
-      // Not within a character.
+      // The message does not cut a character.
       while (at > 0 && ContinuesUtf8(arguments[at])) --at;
       return InvalidArgument("the arguments do not fit the tool's parameters: behind {} may not come {}",
                              LastBytes(arguments.substr(0, at)), FirstBytes(arguments.substr(at)));

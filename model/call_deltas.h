@@ -45,7 +45,7 @@ class CallDeltas {
     waiting_.clear();
     open_ = false;
   }
-  // What follows is a text, or another call.
+  // The text behind it belongs to the answer or to another call.
   void Forget() { known_ = true; }
   std::vector<AnswerDelta> Take() { return std::exchange(waiting_, {}); }
 

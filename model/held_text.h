@@ -29,7 +29,7 @@ class HeldText {
 
   // A new coroutine begins to read.
   void Begin() { ran_out_ = false, failed_at_ = 0; }
-  // Where it reads.
+  // The position of the next byte to read.
   size_t at() const { return at_; }
   void MoveTo(size_t at) { at_ = at; }
   void Skip(size_t bytes) { at_ += bytes; }
@@ -37,7 +37,7 @@ class HeldText {
   std::string_view all() const { return held_; }
   std::string_view rest() const { return std::string_view(held_).substr(at_); }
   std::string_view taken() const { return std::string_view(held_).substr(0, at_); }
-  // What was taken is given out.
+  // Gives out the text that was taken.
   void Forget() {
     held_.erase(0, at_);
     at_ = 0;

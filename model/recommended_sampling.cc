@@ -33,7 +33,7 @@ RecommendedSampling ReadRecommendedSampling(const Gguf& gguf) {
     if (!gguf.Has(key)) continue;
     StatusOr<std::optional<double>> value = gguf.Float(key);
     if (!value.ok()) {
-      // Whole numbers may stand for others.
+      // A whole number is allowed where a fraction is expected.
       const StatusOr<std::optional<int64_t>> whole = gguf.Int(key, INT32_MIN, INT32_MAX);
       if (whole.ok()) value = static_cast<double>(**whole);
     }

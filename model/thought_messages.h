@@ -1,4 +1,4 @@
-// What a model thought in its earlier answers, as its template reads it.
+// The reasoning of a model's earlier answers, in the fields that its chat template reads.
 #pragma once
 
 #include "model/chat_template.h"

@@ -49,7 +49,7 @@ constexpr JsonField kPlans[] = {{"made", "plans"}, {"aborted"}, {"lost"}};
 constexpr JsonField kRecord[] = {{"plan", "number"}};
 constexpr JsonField kChange[] = {{"ranges", "named_ranges"}};
 
-// What the functions below write and read themselves.
+// The functions below write and read these fields themselves.
 constexpr JsonField kMemberByHand[] = {{"rows_sent"}, {"row_bytes_sent"}, {"round_trip_us"}};
 constexpr JsonField kLinkByHand[] = {{"round_trip_us"}};
 constexpr JsonField kReplicaByHand[] = {{"whole"}, {"behind"}};

@@ -81,7 +81,7 @@ T Guarded(int* error, T failed, Body body) {
   return failed;
 }
 
-// What a caller gave, with the fields that its header has: one compiled with an older header passes fewer.
+// A caller's struct, with the fields that its header has: one compiled with an older header passes fewer.
 template <typename T>
 StatusOr<T> Given(const char* name, const T* given) {
   T out{};
@@ -130,7 +130,7 @@ Status ReadGrammar(const gyre_grammar* given, Question* question) {
   return absl::OkStatus();
 }
 
-// What gyre_start and its like set; the rest of the settings is off.
+// The settings that gyre_start and its like take; all others are off.
 StatusOr<SamplingParams> SamplingOf(float temperature, int top_k, float top_p, uint64_t seed) {
   if (!(temperature >= 0 && temperature <= 2)) {
     return InvalidArgument("the temperature is {}; expected 0 to 2", temperature);
@@ -162,7 +162,7 @@ StatusOr<SamplingParams> SamplingOf(const Model& model, const gyre_request& requ
   return out;
 }
 
-// What a caller wants to be continued: `prompt` or `messages`, of which the other one is null.
+// The input of a request: `prompt` or `messages`, of which the other one is null.
 gyre_session* Start(gyre_model* model, const gyre_request& asked, StatusOr<SamplingParams> sampling, int* error) {
   const auto refuse = [error](int code, const Status& why) { return Set(error, code, Message(why)), nullptr; };
   Service& service = model->runtime->service();

@@ -121,9 +121,9 @@ void ModelDrafter::Loop() {
       Log(LogLevel::kWarn, "the draft model failed, and begins anew: {}", e.what());
       Forget();
     }
-    // Whoever waits for drafts must not wait for ever.
+    // Every question gets an answer, as its sequence has no rows until then.
     for (Asked& a : asked) a.answer(std::move(a.drafts));
-    // Behind the questions, as one about a text may have come before its end.
+    // Texts end after the questions are answered, as a question may have come before its text's end.
     for (const SeqId seq : ended) {
       const auto text = texts_.find(seq);
       if (text == texts_.end()) continue;

@@ -73,7 +73,8 @@ if(GYRE_TESTS)
     gyre_tests(gpu_c_api_tests engine FILES cuda_c_api_test DEPS gyre_runtime cuda_emulated)
     target_sources(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/runtime/c_api.cc testing/cuda_kind.cc)
     target_include_directories(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/include)
-    target_compile_definitions(gpu_c_api_tests PRIVATE GYRE_VERSION="${PROJECT_VERSION}" GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
+    target_compile_definitions(gpu_c_api_tests PRIVATE GYRE_VERSION="${PROJECT_VERSION}"
+                               GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
     add_test(NAME engine_on_emulated_gpu COMMAND engine_tests --gtest_filter=EngineTest.PenaltiesAndBiasReachTheDraw)
     string(JOIN ":" ring EngineTest.GenerationEndsAtTheContext EngineTest.PromptLogitsComeOnceEachAlsoAfterAPreemption
                     EngineTest.AFailedStepIsSentAgainAndTheTextStaysTheSame)

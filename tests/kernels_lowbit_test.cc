@@ -46,7 +46,7 @@ TEST(LowBitTest, EveryTypeGivesTheKnownValues) {
   EXPECT_EQ(types, 14u);
 }
 
-// What the formats' definitions say, read in double.
+// The formats' definitions, computed in double.
 double E4m3(unsigned byte) {
   const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
   return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);

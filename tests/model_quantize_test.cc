@@ -115,7 +115,7 @@ TEST(QuantizeTest, FewLevelsKeepWhatTheyCan) {
   EXPECT_LT(RelativeError(DType::kMXFP4, bell), 0.125);
 }
 
-// What counts more is kept better.
+// Columns with a greater importance have a smaller error.
 TEST(QuantizeTest, ImportanceMovesTheError) {
   const std::vector<float> x = Bell(256);
   std::vector<float> importance(256, 1.0f);

@@ -170,7 +170,7 @@ TEST(TokenizerPartsTest, WhatIsNotKnownIsRefusedByItsName) {
   json::object odd = ByteRoot();
   odd["added_tokens"].as_array()[0].as_object()["case_sensitive"] = false;
   EXPECT_THAT(refusal(odd), HasSubstr("added_tokens.case_sensitive is false"));
-  // What says nothing is no key.
+  // A key with an empty value is ignored.
   EXPECT_TRUE(MakeFrom(ChangedRoot(ByteRoot(), R"({"post_normalizer": null})")).ok());
   // A message could otherwise spell the token in other letters.
   json::object lower = ChangedRoot(ByteRoot(), R"({"normalizer": {"type": "Lowercase"}})");

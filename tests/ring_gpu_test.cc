@@ -43,7 +43,7 @@ Request Greedy(int seed) {
 
 class GpuRingTest : public ::testing::Test {
  protected:
-  // What a coordinator alone computes.
+  // The texts that a coordinator computes alone.
   std::vector<std::vector<TokenId>> Texts(const std::string& model, int n) {
     Ring alone(model, {"--device", "cpu", "--isa", "ref", "--no-prefix-cache"});
     std::vector<std::vector<TokenId>> texts;
@@ -134,7 +134,7 @@ TEST_F(GpuRingTest, APlanThatAGpuDoesNotHoldIsRefusedWithTheNumbersAndThePlanBef
   StatusOr<v1::ChangeReply> change = absl::UnknownError("");
   for (int i = 0; i < 200; ++i) {
     change = AskResize(ring.at(), "gpu=0-5");
-    // Until it is there, and is no part of a plan that is being made.
+    // The GPU's worker has to join first, and no plan may be under way.
     if (!absl::IsNotFound(change.status()) && Message(change.status()).find("try again") == std::string::npos) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

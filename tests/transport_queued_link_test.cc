@@ -55,7 +55,7 @@ TEST(QueuedLinkTest, ATcpLinkTakesAtOnceWhatItsRoomPromises) {
     }
     ASSERT_GT(sent, 10u);
     for (uint64_t i = 0; i < sent; ++i) ExpectBytes(*pair.second, i, bytes(i));
-    // What the peer has read and acknowledged is room again.
+    // The bytes that the peer has acknowledged are room again.
     while (pair.first->Room() < 65536) std::this_thread::yield();
   }
 }

@@ -88,7 +88,7 @@ class Stage {
   void EndStates(const StepBatch& batch, uint64_t step);  // when they are computed
   void Compute(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
                LayerClock* clock);
-  // What Compute does between the states' beginning and end.
+  // The part of Compute between the beginning and the end of the states' slots.
   void ComputeRows(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer, LayerClock* clock);
   // The last stage's answers (stage_answers.cc).
   void Answers(const StepBatch& batch, StepAnswer* answer);

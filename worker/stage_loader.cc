@@ -320,7 +320,7 @@ Status StageLoader::LoadStage(const PrepareRequest& request, PreparedStage* prep
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->queue, options_.exact, request.plan.wire);
   if (options_.device->room()) {
-    // As many rows as --max-rows has by default; larger steps take more memory when they come.
+    // The default of --max-rows; larger steps take more memory when they come.
     constexpr uint32_t kRows = 512;
     const PoolSizes size(request, *options_.device);
     const uint64_t positions = uint64_t{size.memory[kPageGroup]} * static_cast<uint64_t>(size.block_size);

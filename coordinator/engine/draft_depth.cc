@@ -31,7 +31,8 @@ const DraftDepth::Cost* DraftDepth::Known(size_t rows) const {
   return cost.computed > 0 && cost.seen + kRemembered >= steps_ ? &cost : nullptr;
 }
 
-// By the nearest sizes that are known, on both sides or the two below. REQUIRES: a smaller size, or this one, is known.
+// The time is interpolated between the nearest known sizes, on both sides or the two below. REQUIRES: a smaller size,
+// or this one, is known.
 DraftDepth::Cost DraftDepth::CostOf(size_t rows) const {
   size_t below = rows;
   while (Known(below) == nullptr) --below;

@@ -283,7 +283,7 @@ bool Engine::Impl::Accept(Sequence& s, const Draw& draw, float raw_logit) {
 void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   const SeqId id = s.id;
   if (!s.row_requests.empty()) s.row_requests.pop_front();
-  // Before the draw, as it may end the request.
+  // It is counted before the token is accepted, as that may end the request.
   if (scheduler_->IsNextDraft(id, draw.token)) {
     ++s.accepted_drafts;
     ++counts_.accepted_drafts;

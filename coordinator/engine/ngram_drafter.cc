@@ -4,7 +4,7 @@
 
 namespace gyre {
 
-// Of the kLeast tokens that end at `end`.
+// The hash of the kLeast tokens that end at `end`.
 size_t NgramDrafter::Bucket(size_t end) const {
   uint64_t hash = 0;
   for (size_t i = end + 1 - kLeast; i <= end; ++i) {

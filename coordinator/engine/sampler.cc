@@ -109,7 +109,7 @@ std::optional<size_t> CountKept(const SamplingParams& params, std::span<const do
   return kept;
 }
 
-// What decides a draw beside the logits.
+// A draw depends on these and on the logits.
 struct Random {
   uint64_t seed = 0;
   uint32_t position = 0;
@@ -413,7 +413,7 @@ double UniformAt(uint64_t seed, uint32_t position) {
 }
 
 double GumbelAt(uint64_t seed, uint32_t position, TokenId id) {
-  // Neither 0 nor 1, whose numbers are infinite.
+  // u is neither 0 nor 1, for which the result would be infinite.
   // 52 bits: with more the half would be rounded away.
   const double u =
       (static_cast<double>(BitsAt(seed, {position, static_cast<uint32_t>(id), 1, 0}) >> 1) + 0.5) * 0x1p-52;

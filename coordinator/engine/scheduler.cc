@@ -397,7 +397,7 @@ size_t Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
 
 bool Scheduler::MayDraft(SeqId id) const {
   const ScheduledSequence* s = rep_->queue.Find(id);
-  // Who waits for memory may wait for the slots of marks.
+  // A waiting sequence may need the slots that marks would take.
   return s != nullptr && s->may_draft() && !(rep_->cache.has_state() && !rep_->queue.waiting().empty());
 }
 

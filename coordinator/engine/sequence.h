@@ -47,12 +47,12 @@ class Sequence {
   const Request request;
   std::vector<TokenId> tokens;  // prompt, then generated
   ContextWindow window;         // those of them that are in the context
-  // Of the row that is sampled next, with the mask itself, and of the rows of drafts behind it.
+  // The requests of the row that is sampled next and of the rows of drafts behind it; the first has the mask itself.
   std::deque<RowRequest> row_requests;
   // The answers of rows of drafts behind one whose full logits were asked for.
   std::deque<RowAnswer> behind;
   std::optional<RequestDrafts> drafts;  // where it may have any
-  // What may come behind the last known token, and behind each draft that was proposed; null: any id.
+  // The masks of the ids that may come behind the last known token and behind each proposed draft; null: any id.
   std::vector<std::shared_ptr<const grammar::TokenMask>> masks;
   // Request::sampling without the ids that end a text; made when the first token needs it.
   std::optional<SamplingParams> endless_sampling;

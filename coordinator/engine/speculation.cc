@@ -14,7 +14,7 @@ constexpr double kLeastChance = 0.05;
 
 RequestDrafts::RequestDrafts(std::span<const TokenId> prompt, std::span<const TokenId> prediction) {
   if (!prediction.empty()) {
-    // Behind the prompt's last tokens, as the answer is going to be: so its beginning is found, too.
+    // The prediction follows the prompt's last tokens, as the answer will, so that its beginning is found, too.
     constexpr size_t kBefore = 8;
     ngrams_.Add(prompt.last(std::min(prompt.size(), kBefore)));
     ngrams_.Add(prediction);
@@ -41,7 +41,7 @@ Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most) 
 }
 
 Drafts RequestDrafts::Take(Drafts guesses, const SpeculationSettings& settings, size_t most) {
-  // Whoever waits for nothing learns not to ask.
+  // A request that waited for no guess learns not to ask again.
   if (guesses.tokens.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
   guess_ = {.tokens = std::move(guesses.tokens)};
   from_drafter_ = true;

@@ -1,4 +1,4 @@
-// What is drafted for one request, and how often drafts come true (docs/speculation.md). Pure.
+// The drafts of one request, and the measured rate at which drafts are accepted (docs/speculation.md). Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace gyre {
 
-// Who drafts. kAuto: whoever there is.
+// The drafters that are used. kAuto: all that there are.
 enum class Speculation : uint8_t { kAuto, kOff, kNgram };
 inline constexpr std::array<std::string_view, 3> kSpeculationNames = {"auto", "off", "ngram"};
 constexpr std::optional<Speculation> ParseSpeculation(std::string_view name) {
@@ -26,7 +26,7 @@ constexpr std::optional<Speculation> ParseSpeculation(std::string_view name) {
   return std::nullopt;
 }
 
-// Of a request, under the names of llama.cpp's server. They change no text.
+// A request's settings of speculation, named as in llama.cpp's server. They change no text.
 struct SpeculationSettings {
   uint32_t n_max = 32;  // drafts of a step at most; 0: none
   uint32_t n_min = 0;   // fewer are not sent
@@ -69,7 +69,7 @@ class RequestDrafts {
   void Drawn(TokenId token);
   // Drafts for what follows, from the text itself.
   Drafts Propose(const SpeculationSettings& settings, size_t most);
-  // What a drafter guesses.
+  // Drafts that a drafter guessed.
   Drafts Take(Drafts guesses, const SpeculationSettings& settings, size_t most);
   // The chance of a drafter's guess, given that those before it came true.
   double drafter_chance() const { return chances_.Of(DraftChances::kDrafter); }

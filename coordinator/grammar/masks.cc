@@ -234,7 +234,7 @@ size_t MaskMaker::FarthestEnd(ExprId e) {
     }
   }
   parser_.budget().Memory(states.size() * 16);
-  // What is reached from a state is reached from the first one.
+  // Each state that another one reaches is reached from the first state, too.
   for (const ExprId state : states) to_end_.emplace(state, most);
   return most;
 }
@@ -468,7 +468,7 @@ void MaskMaker::WalkBelow(ExprId e, uint32_t node, bool bare, TokenBits* bits, O
       at = n.end;
       continue;
     }
-    // Behind such bytes nothing changes: the tokens that have no others may all come.
+    // Such bytes change no state, so every token that consists of them may come.
     if ((nodes.Below(at) & ~row.stays) == 0 && (bare || !row.nullable)) {
       for (const TokenId token : nodes.Tokens(at)) trie_->Mark(token, bits);
       at = n.end;

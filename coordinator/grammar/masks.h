@@ -66,7 +66,7 @@ class MaskMaker {
   size_t LeastBytes(ExprId e);
   size_t MostToEnd(ExprId e);
   size_t FarthestEnd(ExprId e);
-  // What is known of another expression that has the most tokens in common; null: of none.
+  // The known mask of the expression that has the most tokens in common with this one; null: there is none.
   struct Base {
     ExprId e;
     const Own* own;

@@ -105,7 +105,7 @@ Status SchemaTableau::Obey(SchemaId s, uint32_t watchers, Work* work, bool* dead
     return *dead = true, absl::OkStatus();
   }
   if (document_.BeforeDraft2019(s)) {
-    // What stands beside a reference was ignored.
+    // In these drafts a reference's siblings are ignored.
     if (const JsonTree* ref = tree.Find("$ref"); ref != nullptr && ref->Is(JsonKind::kString)) {
       return ObeyKeyword(s, "$ref", *ref, watchers, work);
     }

@@ -45,7 +45,7 @@ class ChatAnswer : public OpenAiAnswer {
   bool with_ids_ = false;
   bool in_content_ = false;    // reasoning stays there
   std::vector<size_t> calls_;  // of each choice of a stream, so far
-  // Of each choice: the arguments of its call that is under way, if its tool takes a text.
+  // For each choice, the arguments of the call that is under way, if its tool takes a text.
   std::vector<std::optional<std::string>> custom_;
   std::vector<TokenId> prompt_ids_;      // with_ids_
   std::string chunk_begin_, chunk_end_;  // of each event of a stream

@@ -242,7 +242,7 @@ void ReadTextAndReasoning(JsonFields& fields, json::object* extra, Question* que
   }
 }
 
-// What tools on the server would give; there are none.
+// These would be results of tools on the server, of which there are none.
 constexpr std::string_view kOfServerTools[] = {"code_interpreter_call.outputs", "computer_call_output.output.image_url",
                                                "file_search_call.results", "message.input_image.image_url",
                                                "web_search_call.action.sources"};

@@ -86,7 +86,7 @@ std::shared_ptr<const PackedWeight> CudaBackend::Pack(const WeightView& w,
   m.tiles.sub = at + sizes.low + sizes.high;
   m.tiles.super = at + sizes.low + sizes.high + sizes.sub;
   DescribeTiles(w.type, w.k, &m.tiles);
-  // Whole tiles at a time, so that the file's bytes take little room beside what they become.
+  // Whole tiles are packed at a time, so that the file's bytes take little memory beside the packed ones.
   constexpr size_t kPiece = size_t{32} << 20, kOutputs = 16;
   const size_t row = w.row_bytes(), each = std::max<size_t>(kPiece / row / kOutputs, 1) * kOutputs;
   const DeviceMemory piece = device_->Allocate(std::min(each, w.n) * row);

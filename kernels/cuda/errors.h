@@ -14,7 +14,7 @@ inline constexpr int kSuccess = 0, kMemory = 2, kInvalidConfiguration = 9, kInva
                      kLaunchOutOfResources = 701, kDevicesUnavailable = 46;
 }  // namespace error
 
-// Whose end an error is.
+// The scope of an error: what it ends.
 enum class Severity : uint8_t {
   kNone,
   kMemory,  // of what asked for memory: OutOfDeviceMemory

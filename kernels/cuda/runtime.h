@@ -21,7 +21,7 @@ class Runtime {
   virtual std::string isa() const = 0;       // the same word: the same bits
   virtual std::string hardware() const = 0;  // Device::hardware
 
-  // What Allocate has to give out, and what is left of it.
+  // The memory that Allocate gives out, and how much of it is free.
   virtual DeviceRoom room() const = 0;
   // Memory that holds zeros. Throws OutOfDeviceMemory.
   virtual void* Allocate(size_t bytes) = 0;

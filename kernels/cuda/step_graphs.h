@@ -13,7 +13,7 @@
 
 namespace gyre::cuda {
 
-// Of one queue. Not thread-safe.
+// The graphs of one queue. Not thread-safe.
 class StepGraphs {
  public:
   struct Counts {

@@ -28,7 +28,7 @@ class StepLog {
 
   // The log of the calling thread, if it puts off calls on this stream; null: they are done at once.
   static StepLog* Of(Stream stream) { return current_stream_ == stream ? current_ : nullptr; }
-  // Of the calling thread, if it has a log.
+  // Flushes the log of the calling thread, if it has one.
   static void FlushCurrent() {
     if (current_ != nullptr) current_->flush_();
   }

@@ -29,7 +29,7 @@ constexpr std::string_view kBpeKeys[] = {"type",
                                          "merges"};
 constexpr std::string_view kUnigramKeys[] = {"type", "unk_id", "vocab", "byte_fallback"};
 
-// Of steps, beside their type. Where a type stands in several sections, it has the keys of all of them.
+// The keys of each type of step, beside `type`. A type that several sections have has the keys of all of them here.
 constexpr std::string_view kByteLevelKeys[] = {"add_prefix_space", "trim_offsets", "use_regex"};
 constexpr std::string_view kMetaspaceKeys[] = {"replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"};
 constexpr std::string_view kReplaceKeys[] = {"pattern", "content"};

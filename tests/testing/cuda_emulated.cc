@@ -40,7 +40,7 @@ class EmulatedStream : public CUstream_st {
       work_.Call(std::move(work));
     }
   }
-  // What is enqueued meanwhile is not done.
+  // Calls that are enqueued meanwhile are not executed.
   std::vector<std::function<void()>> Capture(const std::function<void()>& calls) {
     std::vector<std::function<void()>> captured;
     capturing_ = &captured;

@@ -26,7 +26,7 @@ struct TrackedSequence : RowInputs {
   bool poisoned = false;  // what is in flight is worthless
   bool suspect = false;   // of having failed a step
   bool troubled = false;  // a step of this incarnation failed
-  // Behind the last token: their rows have landed, but not what they decide.
+  // Drafts behind the last token: their rows have landed, and their tokens are not drawn yet.
   std::deque<TokenId> drafts;
   bool takes_no_drafts = false;  // some were in a step or ring that failed
 

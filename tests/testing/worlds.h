@@ -45,7 +45,7 @@ int PlayEvents(World& world, int events) {
 
 // A soak of worlds with random events, which make(seed) returns: each has RandomEvent(), problem(), which is "" while
 // all is well, and LeaveAlone(), after which everything has come to its end. add(seed, world) sees each afterwards.
-// Where one has a problem, one is looked for that has it after fewer events.
+// When a world has a problem, the soak looks for another one that has it after fewer events.
 template <typename Make, typename Add>
 bool Soak(Seeds seeds, int events, Make make, Add add) {
   return PlayWorlds(seeds, [&](uint64_t seed) {

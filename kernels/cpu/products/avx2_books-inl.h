@@ -50,7 +50,7 @@ struct EvenSigns {
   uint32_t first[4], second[4];
 };
 
-// Where the shift of an eight is down: all bits of a column.
+// A column has all bits set where the shift of its group of eight is down.
 template <typename L>
 __m256i ShiftedDown(const std::byte* unit, size_t first, size_t b, size_t m) {
   __m256i bits, each;

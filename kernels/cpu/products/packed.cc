@@ -76,7 +76,7 @@ void PutCodes(const uint8_t* q, size_t column, size_t b, std::byte* unit) {
         block[g * kGroup + at] = static_cast<std::byte>(code);
       } else if constexpr (L::kBinary) {  // a bit says that the weight is not negative
         block[g * kGroup / 8 + at / 8] |= static_cast<std::byte>(code / 2 << at % 8);
-      } else if constexpr (L::kTernary) {  // for now the number whose digits these are; see CloseTernary
+      } else if constexpr (L::kTernary) {  // CloseTernary encodes this sum of digits
         const size_t slot = 8 * b + g;
         constexpr unsigned kPlaces[] = {81, 27, 9, 3, 1};
         std::byte& all = unit[L::kHeader + slot % kTernaryVectors * kGroup + at];

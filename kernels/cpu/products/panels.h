@@ -117,7 +117,7 @@ struct PanelLayout {
                                     : kBook           ? kNibbles + kBlocks * kScalesPerBlock * kPanel / 2
                                     : kOneScale       ? kPanel * 2
                                                 : kBlocks * kPanel * (kScalesPerBlock * kScaleBytes + (kMin ? 2 : 0));
-  // Of ternary digits it is the average: their bytes belong to all blocks.
+  // For ternary digits it is the average, as their bytes belong to all blocks.
   static constexpr size_t kBlockBytes = kBook      ? kSignsAt + kSignBytes
                                         : kTernary ? 13 * kGroup / kBlocks
                                         : kBinary  ? kPanel * kBlock / 8

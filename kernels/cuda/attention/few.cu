@@ -16,9 +16,9 @@ constexpr int PositionsOf(KvType type) { return type == KvType::kF32 ? 4 : KvHas
 template <int kHeads>
 struct FewShared {
   float q[kHeads][kMostDim];
-  // Of each position a score, then its weight. A gap after eight keeps lanes with eight positions apart.
+  // Each position has a score here, then its weight. A gap after eight positions avoids bank conflicts.
   float weights[kHeads][kSplit + kSplit / 8];
-  // Of each head, half of kOfLane, and thread: values that the threads of an element add up.
+  // The values of each head, half of kOfLane and thread, which the threads of an element add up.
   gpu::Float4 sums[kHeads][2][kThreads + 4];
 };
 GPU_FN size_t Slot(size_t position) { return position + position / 8; }

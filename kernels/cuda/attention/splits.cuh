@@ -1,4 +1,4 @@
-// What kernels share that attend to splits of the context.
+// Functions that the attention kernels over splits of the context share.
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"

@@ -75,7 +75,7 @@ GPU_FN void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     gpu::MmaF16(c, a, b);
 }
 
-// What a warp has of its 16 rows: lane l of rows l / 4 and l / 4 + 8.
+// A warp's state for its 16 rows: lane l has rows l / 4 and l / 4 + 8.
 template <size_t kDim>
 struct WarpRows {
   uint32_t q[kDim / 16][4];
@@ -127,7 +127,7 @@ GPU_FN void AttendToTile(TileShared<kDim>& s, const Pages& keys, const Pages& va
       const float other = gpu::ShflXor(largest, by);
       largest = other > largest ? other : largest;
     }
-    // Before a row has seen anything its sums are zeros.
+    // A row that has seen no position yet has sums of zero.
     const float factor = largest == w->largest[r] ? 1.0f : Exp(gpu::Add(w->largest[r], -largest));
     w->largest[r] = largest;
     float total = 0;

@@ -13,7 +13,7 @@ GPU_KERNEL(256, 4) ReadKernel(const uint8_t* x, uint32_t* out) {
   uint32_t all = 0;
 #pragma unroll
   for (size_t i = 0; i < 8; ++i) all |= seen[i].x ^ seen[i].y ^ seen[i].z ^ seen[i].w;
-  // What is read has to be used; the memory holds zeros.
+  // The compiler drops reads whose values are not used; the memory holds zeros.
   if (all != 0 || gpu::Thread() == 0) out[gpu::BlockX()] = all;
 }
 

@@ -1,4 +1,4 @@
-// What the products of generated rows share: the rows of a block, and the sum of its warps' parts.
+// The products of generated rows share this: the rows of a block, and the sum of its warps' parts.
 #pragma once
 
 #include "kernels/cuda/gpu.cuh"
@@ -9,7 +9,7 @@ namespace gyre::cuda {
 
 inline constexpr int kParts = 8;  // of k: a warp each
 
-// What a launch has besides its matrix. `many`: as in Matrices.
+// The arguments of a launch besides its matrix. `many`: as in Matrices.
 struct ProductArguments {
   Matrix w;
   const Matrix* many;
@@ -60,7 +60,7 @@ struct PartSums {
           [g + static_cast<unsigned>(e) / 2 * 8] = sums[i][e];
     }
   }
-  // After a barrier. factors: of the eights' rows, or null.
+  // It is called after a barrier. factors: those of the rows of each group of eight, or null.
   GPU_FN void Write(const ProductArguments& a, const BlockRows& rows, size_t tile, const float* factors) const {
     const size_t output = gpu::Thread() % 16, n = tile * kTileOutputs + output;
     for (size_t j = gpu::Thread() / 16; j < kEights * 8; j += kParts * 2) {

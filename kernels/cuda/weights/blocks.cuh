@@ -57,7 +57,7 @@ GPU_FN uint32_t Spread1(uint32_t v) { return (v & 15) * 0x00204081u & 0x01010101
 GPU_FN uint32_t Spread2(uint32_t v) { return (v & 3) | (v & 12) << 6 | (v & 48) << 12 | (v & 192) << 18; }
 GPU_FN uint32_t Spread3(uint32_t v) { return (v & 7) | (v & 56) << 5 | (v & 448) << 10 | (v & 3584) << 15; }
 
-// What a type's codes mean: value = code - zero, or the value of a table of 16.
+// The meaning of a type's codes: value = code - zero, or the value of a table of 16.
 enum class Values : uint8_t { kLinear, kTable };
 struct Coding {
   int bits;
@@ -197,7 +197,7 @@ struct BlockScale {
   uint16_t d = 0, m = 0;
   int scale = 1, min = 0;
 };
-// Of the elements at .. at + 15. REQUIRES: at is a multiple of 16.
+// The scale of the elements at .. at + 15. REQUIRES: at is a multiple of 16.
 template <DType kType>
 GPU_FN BlockScale ScaleOfBlock(const uint8_t* b, int at) {
   const int sub = at / 32, sixteenth = at / 16;

@@ -5,7 +5,7 @@
 namespace gyre::cuda {
 namespace {
 
-// Whole words of a quad's codes; zeros beyond the matrix.
+// The rows of a file that are packed. Codes beyond the matrix read as zeros.
 struct Source {
   const uint8_t* data;  // of output `first`
   size_t first, end, k, row_bytes;
