@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/named_values.h"
+
 namespace gyre {
 
 // The numbers are those of the wire format (gyre/v1/cluster.proto). q8_0 and q4_0: codes of 8 or 4 bits with one f16
@@ -17,12 +19,7 @@ inline constexpr uint64_t kKvBlock = 32;  // elements that share a scale
 inline constexpr int kMaxHeadDim = 4096;  // elements of a head; models with larger heads are refused
 
 constexpr std::string_view KvTypeName(KvType type) { return kKvTypeNames[static_cast<size_t>(type)]; }
-constexpr std::optional<KvType> ParseKvType(std::string_view name) {
-  for (size_t i = 0; i < kKvTypeNames.size(); ++i) {
-    if (kKvTypeNames[i] == name) return static_cast<KvType>(i);
-  }
-  return std::nullopt;
-}
+constexpr std::optional<KvType> ParseKvType(std::string_view name) { return ValueOfName<KvType>(kKvTypeNames, name); }
 constexpr bool KvHasScales(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
 // The bytes of `elems` elements without their scales. REQUIRES for q4_0: an even number.
 constexpr uint64_t KvCodeBytes(KvType type, uint64_t elems) {

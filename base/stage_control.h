@@ -82,8 +82,7 @@ struct UnitList {
 // name here, PlanChange sends it, and Worker::Impl::Apply does it (docs/resize.md, "Adding a verb").
 enum class ChangeVerb : uint8_t {
   // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
-  // stage.
-  // A new Prepare replaces a prepared stage.
+  // stage. A new Prepare replaces a prepared stage.
   kPrepare = 1,
   // After the drain, copies the pages that were written since the last round; each of `units` must have its last value
   // here afterwards. Where the plan restores, copies those of the list, as many as come in a short time.

@@ -45,8 +45,8 @@ class Oracle : public Drafter {
     chance_ = chance;
     known_ = std::move(known);
   }
-  void Draft(DraftQuestion q, std::function<void(Drafts)> answer) override {
-    Drafts drafts;
+  void Draft(DraftQuestion q, std::function<void(std::vector<TokenId>)> answer) override {
+    std::vector<TokenId> drafts;
     {
       const std::lock_guard lock(mutex_);
       std::vector<TokenId>& text = texts_[q.seq];
@@ -56,7 +56,7 @@ class Oracle : public Drafter {
         if (known.size() < text.size() || !std::equal(text.begin(), text.end(), known.begin())) continue;
         for (size_t at = text.size(); at < std::min(known.size(), text.size() + q.most); ++at) {
           const bool right = std::uniform_real_distribution<>()(random_) < chance_;
-          drafts.tokens.push_back(right ? known[at] : static_cast<TokenId>(random_() % vocab_));
+          drafts.push_back(right ? known[at] : static_cast<TokenId>(random_() % vocab_));
         }
         break;
       }

@@ -126,9 +126,6 @@ json::value ValueOf(const Message& message, const FieldDescriptor* field) {
     case FieldDescriptor::CPPTYPE_UINT32: return reflection->GetUInt32(message, field);
     case FieldDescriptor::CPPTYPE_UINT64: return reflection->GetUInt64(message, field);
     case FieldDescriptor::CPPTYPE_DOUBLE: return reflection->GetDouble(message, field);
-    case FieldDescriptor::CPPTYPE_FLOAT: return reflection->GetFloat(message, field);
-    case FieldDescriptor::CPPTYPE_INT64: return reflection->GetInt64(message, field);
-    case FieldDescriptor::CPPTYPE_ENUM: return reflection->GetEnumValue(message, field);
     default: return json::string(reflection->GetString(message, field));
   }
 }
@@ -153,15 +150,6 @@ void Read(const json::value& v, Rows fields, Message* out) {
         break;
       case FieldDescriptor::CPPTYPE_UINT64: reflection->SetUInt64(out, field, CountOf(v, f.name)); break;
       case FieldDescriptor::CPPTYPE_DOUBLE: reflection->SetDouble(out, field, NumberOf(v, f.name, 0)); break;
-      case FieldDescriptor::CPPTYPE_FLOAT:
-        reflection->SetFloat(out, field, static_cast<float>(NumberOf(v, f.name, 0)));
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        reflection->SetInt64(out, field, static_cast<int64_t>(std::min<uint64_t>(CountOf(v, f.name), INT64_MAX)));
-        break;
-      case FieldDescriptor::CPPTYPE_ENUM:
-        reflection->SetEnumValue(out, field, static_cast<int>(std::min<uint64_t>(CountOf(v, f.name), INT32_MAX)));
-        break;
       default: reflection->SetString(out, field, TextOf(v, f.name));
     }
   }

@@ -75,26 +75,25 @@ Status ModelDrafter::Load() {
   return absl::OkStatus();
 }
 
-void ModelDrafter::Draft(DraftQuestion question, std::function<void(Drafts)> answer) {
+void ModelDrafter::Draft(DraftQuestion question, std::function<void(std::vector<TokenId>)> answer) {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(&mutex_);
     if (!stopping_) asked_.push_back({.question = std::move(question), .answer = std::move(answer), .drafts = {}});
   }
-  changed_.notify_one();
+  changed_.Signal();
 }
 
 void ModelDrafter::End(SeqId seq) {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(&mutex_);
   ended_.push_back(seq);
 }
 
 void ModelDrafter::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
-    stops_.store(true, std::memory_order_relaxed);
   }
-  changed_.notify_one();
+  changed_.Signal();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -103,8 +102,8 @@ void ModelDrafter::Loop() {
     std::vector<Asked> asked;
     std::vector<SeqId> ended;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !asked_.empty() || behind_.has_value(); });
+      MutexLock lock(&mutex_);
+      while (!stopping_ && asked_.empty() && !behind_) changed_.Wait(&mutex_);
       if (stopping_) return;
       asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(asked_.end()));
       asked_.clear();
@@ -153,7 +152,7 @@ SeqRows ModelDrafter::RowsOf(const Text& text, size_t first, size_t count) const
   return rows;
 }
 
-// Blocks for so many positions; other texts give theirs up, the longest unused first.
+// Takes blocks for `positions` positions; other texts give theirs up, the longest unused first.
 bool ModelDrafter::Hold(Text* text, size_t positions) {
   if (positions > options_.context) return false;
   while (text->blocks.size() * kBlock < positions) {
@@ -251,7 +250,7 @@ void ModelDrafter::Compute(const std::vector<Asked*>& round) {
       if (token < 0 && !row.top.empty()) token = row.top.front().id;
     }
     if (token < 0) continue;
-    round[i]->drafts.tokens.push_back(token);
+    round[i]->drafts.push_back(token);
     text.tokens.push_back(token);
   }
 }
@@ -264,10 +263,10 @@ void ModelDrafter::Serve(std::vector<Asked>* asked) {
     if (CatchUp(&texts_[a.question.seq], a.question)) able.push_back(&a);
   }
   uint32_t rounds = 0;
-  for (; !stops_.load(std::memory_order_relaxed); ++rounds) {
+  for (; !stopping_; ++rounds) {
     std::vector<Asked*> round;
     for (Asked* a : able) {
-      if (a->drafts.tokens.size() == rounds && rounds < a->question.most) round.push_back(a);
+      if (a->drafts.size() == rounds && rounds < a->question.most) round.push_back(a);
     }
     if (round.empty()) break;
     Compute(round);
@@ -280,8 +279,7 @@ void ModelDrafter::Serve(std::vector<Asked>* asked) {
   for (Asked& a : *asked) {
     Text& text = texts_[a.question.seq];
     // The guesses are no tokens of the text yet.
-    text.tokens.resize(text.tokens.size() - a.drafts.tokens.size());
-    if (!a.drafts.tokens.empty()) a.drafts.chances.assign(a.drafts.tokens.size(), 1);
+    text.tokens.resize(text.tokens.size() - a.drafts.size());
   }
 }
 

@@ -2,19 +2,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "coordinator/engine/drafter.h"
 #include "kernels/device.h"
@@ -41,7 +39,7 @@ class ModelDrafter : public Drafter {
   static StatusOr<std::shared_ptr<ModelDrafter>> Open(const ModelDrafterOptions& options);
   ~ModelDrafter() override;
 
-  void Draft(DraftQuestion question, std::function<void(Drafts)> answer) override;
+  void Draft(DraftQuestion question, std::function<void(std::vector<TokenId>)> answer) override;
   void End(SeqId seq) override;
   void Stop() override;
   Duration each() const override { return Duration(each_.load(std::memory_order_relaxed)); }
@@ -57,8 +55,8 @@ class ModelDrafter : public Drafter {
   };
   struct Asked {
     DraftQuestion question;
-    std::function<void(Drafts)> answer;
-    Drafts drafts;
+    std::function<void(std::vector<TokenId>)> answer;
+    std::vector<TokenId> drafts;
   };
 
   explicit ModelDrafter(const ModelDrafterOptions& options);
@@ -84,13 +82,12 @@ class ModelDrafter : public Drafter {
   BlockId blocks_ = 0;           // of all texts
   std::optional<SeqId> behind_;  // a text that is being caught up
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Asked> asked_;         // under mutex_
-  std::vector<SeqId> ended_;        // under mutex_
-  bool stopping_ = false;           // under mutex_
-  std::atomic<bool> stops_{false};  // as stopping_, for between two steps
-  std::atomic<int64_t> each_{0};    // nanoseconds
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Asked> asked_ GYRE_GUARDED_BY(mutex_);
+  std::vector<SeqId> ended_ GYRE_GUARDED_BY(mutex_);
+  std::atomic<bool> stopping_{false};  // set under mutex_
+  std::atomic<int64_t> each_{0};       // nanoseconds
   std::thread thread_;
 };
 

@@ -37,8 +37,9 @@ StatusOr<uint64_t> WeightBytes(const Model& model) {
 
 // The bytes of which the KV cache may take half. A device's own memory holds no other programs: all that weights leave
 // there is the cache's, as layers that do not fit are computed far more slowly.
-uint64_t MemoryForCache(const Device* device, uint64_t weights) {
+StatusOr<uint64_t> MemoryForCache(const Device* device, const Model& model) {
   if (device == nullptr) return AvailableMemory();
+  GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(model));
   const uint64_t room = RoomForLayers(*device->room());
   return weights < room ? std::min(room, 2 * (room - weights)) : room;
 }
@@ -100,9 +101,11 @@ double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire =
 StatusOr<std::shared_ptr<Drafter>> OpenDrafter(const RuntimeOptions& o, const Model& target, uint32_t context) {
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(o.draft_model, o.ForOpening()));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(o.threads, o.cpus));
-  GYRE_ASSIGN_OR_RETURN(
-      const auto device,
-      OpenDevice({.name = o.device, .isa = o.isa, .threads = std::max(1, team.threads), .cpus = team.cpus}));
+  GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device,
+                                                       .isa = o.isa,
+                                                       .threads = std::max(1, team.threads),
+                                                       .cpus = team.cpus,
+                                                       .graphs = !o.no_graphs}));
   GYRE_ASSIGN_OR_RETURN(const std::shared_ptr<Drafter> drafter, ModelDrafter::Open({.model = model,
                                                                                     .target = &target,
                                                                                     .device = device,
@@ -144,9 +147,9 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (computes) {
     GYRE_ASSIGN_OR_RETURN(runtime->device_, OpenOwnMemory(options));
   }
-  GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(*runtime->model_));
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv,
-                                                                    MemoryForCache(runtime->device_.get(), weights))));
+  GYRE_ASSIGN_OR_RETURN(const uint64_t memory, MemoryForCache(runtime->device_.get(), *runtime->model_));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache,
+                        ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv, memory)));
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
@@ -227,10 +230,9 @@ StatusOr<std::vector<Runtime::LocalMember>> Runtime::MembersAlone(const RuntimeO
   if (first == all) {
     const LayerRange last{all - 1, all};
     return ResourceExhausted(
-        "--device {}: it has {} for layers, and the last one needs {} with its KV cache and the output matrix; a "
-        "smaller "
-        "--ctx or --kv-tokens makes the cache smaller, --device-memory says how much is reserved, and --device cpu "
-        "computes without it",
+        "--device {}: it has {} for layers, and the last one needs {} with its KV cache and the output matrix; "
+        "a smaller --ctx or --kv-tokens makes the cache smaller, --device-memory says how much is reserved, and "
+        "--device cpu computes without it",
         device_->name(), DescribeBytes(room), DescribeBytes(RangeBytes(sizes, last) + sizes.MemoryOf(last)));
   }
   members[0].layers = LayerRange{first, all};

@@ -26,8 +26,8 @@ class Adversary : public Drafter {
   explicit Adversary(int vocab) : vocab_(vocab) {}
   void Know(std::vector<TokenId> text) { known_.push_back(std::move(text)); }
 
-  void Draft(DraftQuestion q, std::function<void(Drafts)> answer) override {
-    Drafts drafts;
+  void Draft(DraftQuestion q, std::function<void(std::vector<TokenId>)> answer) override {
+    std::vector<TokenId> drafts;
     {
       std::lock_guard lock(mutex_);
       std::vector<TokenId>& text = texts_[q.seq];
@@ -40,7 +40,7 @@ class Adversary : public Drafter {
       for (uint32_t i = 0; i < q.most; ++i) {
         const size_t at = text.size() + i;
         const bool right = i < wrong_at && known != known_.end() && at < known->size();
-        drafts.tokens.push_back(right ? (*known)[at] : static_cast<TokenId>(random_() % static_cast<uint32_t>(vocab_)));
+        drafts.push_back(right ? (*known)[at] : static_cast<TokenId>(random_() % static_cast<uint32_t>(vocab_)));
       }
     }
     answer(std::move(drafts));

@@ -44,7 +44,7 @@ class Stage {
   // (PagePool::Stamp). `clock`: is told of each layer; may be null. Throws what ops throw (docs/device.md).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
              LayerClock* clock = nullptr);
-  // Takes the device's memory for steps of up to so many rows and for positions below `end`, so that it does not run
+  // Takes the device's memory for steps of up to `rows` rows and for positions below `end`, so that it does not run
   // out in the middle of a text. REQUIRES: no step was run. Throws OutOfDeviceMemory.
   void Reserve(uint32_t rows, uint32_t end);
   // The step's hidden states as they travel, in the type `wire`, until the next step; and how many of their values were

@@ -7,9 +7,10 @@
 namespace gyre {
 namespace {
 
-// Drafts are sent where they bring so many more tokens a second by the times that are known.
+// Drafts are sent where the measured times promise at least this many times the tokens a second.
 constexpr double kWorthDrafting = 1.03;
-// What was seen so many steps ago is tried again: the machine may have been busy, or the context is longer.
+// A time that was measured more than this number of steps ago is measured again: the machine may have been busy, or the
+// context is longer.
 constexpr uint64_t kRemembered = 1024;
 // Until a larger step was seen, a further row is taken to cost this share of a step.
 constexpr double kHopedFor = 0.02;

@@ -11,16 +11,16 @@
 
 namespace gyre {
 
-// Learns how long the stages compute a step of so many generated rows, and weighs the time of a further row against the
-// tokens that it may bring. Not thread-safe: the scheduler owns it.
+// Learns how long the stages compute a step by its number of generated rows, and weighs the time of a further row
+// against the tokens that it may bring. Not thread-safe: the scheduler owns it.
 class DraftDepth {
  public:
   // Another ring.
   void Begin() { *this = DraftDepth(); }
-  // A step of so many generated rows, without others, took so long.
+  // A step of `rows` generated rows, without others, took these times.
   void Observe(uint32_t rows, const StepTimes& times);
-  // How many of the drafts a step of `rows` rows takes, of which `tokens` decide one token each: the first ones of
-  // those with these chances, which fall. Seconds of transit time; so many steps share the ring.
+  // The number of drafts that a step takes beside its `rows` rows, `tokens` of which decide one token each. `chances`:
+  // those of the drafts, falling. `transit`: in seconds. `steps`: how many share the ring.
   size_t Choose(uint32_t rows, uint32_t tokens, std::span<const double> chances, double transit, uint32_t steps) const;
 
   // How many drafts each of `rows` sequences in a step takes, of the same chance after those before; each takes `each`
@@ -33,7 +33,7 @@ class DraftDepth {
   static constexpr size_t kRows = 128;
   struct Cost {
     double computed = 0, slowest = 0;  // seconds: by all stages, by the slowest; 0: unknown
-    uint64_t seen = 0;                 // the number of the last step that had so many rows
+    uint64_t seen = 0;                 // the number of the last step with this number of rows
   };
   const Cost* Known(size_t rows) const;
   Cost CostOf(size_t rows) const;

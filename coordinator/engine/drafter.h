@@ -1,4 +1,4 @@
-// Somebody who guesses the next tokens of texts, on a thread of its own (docs/speculation.md).
+// A drafter guesses the next tokens of texts, on a thread of its own (docs/speculation.md).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "coordinator/engine/sampling_options.h"
-#include "coordinator/engine/scheduler_types.h"
 
 namespace gyre {
 
@@ -26,8 +25,8 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
   // Calls `answer` once, at once or later, on any thread, with up to `most` tokens; without any where it cannot tell.
-  // Must not block. The chances are those that it gives its tokens itself; empty: it does not know.
-  virtual void Draft(DraftQuestion question, std::function<void(Drafts)> answer) = 0;
+  // Must not block.
+  virtual void Draft(DraftQuestion question, std::function<void(std::vector<TokenId>)> answer) = 0;
   // No question about this text comes any more.
   virtual void End(SeqId seq) = 0;
   // No answer is given after it returns.

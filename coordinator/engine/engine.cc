@@ -123,7 +123,7 @@ void Engine::Impl::Stop() {
   if (!thread_.joinable()) return;
   Post([] {});
   thread_.join();
-  if (options_.drafter != nullptr) options_.drafter->Stop();
+  speculator_.Stop();
   guide_.Stop();  // what its threads find goes into the inbox
 }
 

@@ -18,7 +18,7 @@ uint32_t RowsToScore(const Request& r) {
 }  // namespace
 
 // The answers that are asked of an item's rows.
-void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests) {
+void Engine::Impl::AskRows(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
   const Request& r = s.request;
   const uint32_t end = item.first_position + item.count;
   const bool samples = item.sample_last && !r.embedding;
@@ -53,7 +53,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
                          .mask = {},
                          .logprobs = r.prompt_logprobs});
   }
-  if (samples) AskSamples(s, item, requests);
+  if (samples) AskSamples(s, item, step, requests);
 }
 
 // Takes in a row's answer where the request asks for its prompt's rows, each once and in their order.

@@ -49,14 +49,11 @@ Status CheckRequest(const Request& r, const EngineOptions& options) {
   GYRE_RETURN_IF_ERROR(CheckSettings(r, options.limits, vocab));
   GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
-  for (TokenId id : r.prompt) {
-    if (id < 0 || id >= vocab) {
-      return InvalidArgument("token id {} of the prompt is out of range, the vocabulary has 0-{}", id, vocab - 1);
-    }
-  }
-  for (TokenId id : r.prediction) {
-    if (id < 0 || id >= vocab) {
-      return InvalidArgument("token id {} of the prediction is out of range, the vocabulary has 0-{}", id, vocab - 1);
+  for (const auto& [ids, where] : {std::pair(&r.prompt, "prompt"), {&r.prediction, "prediction"}}) {
+    for (const TokenId id : *ids) {
+      if (id < 0 || id >= vocab) {
+        return InvalidArgument("token id {} of the {} is out of range, the vocabulary has 0-{}", id, where, vocab - 1);
+      }
     }
   }
   return CheckGenerated(r, vocab);
@@ -88,9 +85,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   const SeqId seq{next_seq_++};
   auto s = std::make_shared<std::unique_ptr<Sequence>>(
       std::make_unique<Sequence>(seq, std::move(request), std::move(sink), Now()));
-  const Request& r = (*s)->request;
-  if (options_.speculation != Speculation::kOff && r.speculation.n_max > 0 && r.max_new_tokens > 1)
-    (*s)->drafts.emplace(r.prompt, r.prediction);
+  speculator_.Prepare(s->get());
   Post([this, s] { OnSubmit(std::move(*s)); });
   return seq;
 }
@@ -111,7 +106,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   counts_.prompt_tokens += s.request.prompt.size();
   unchecked_ = true;
   const Request& r = s.request;
-  if (s.drafts) s.drafts->Begin(&draft_chances_);
+  speculator_.Begin(&s);
   // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
   const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
   const auto positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted));
@@ -231,7 +226,7 @@ void Engine::Impl::End(Sequence& s, const Event& terminal) {
   scheduler_->Remove(s.id);
   full_logits_.Drop(s.id);
   guide_.End(s.id);
-  if (options_.drafter != nullptr && s.drafts && s.drafts->told > 0) options_.drafter->End(s.id);
+  speculator_.End(s);
   board_.Stale();
   const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
   Deliver(s, terminal);

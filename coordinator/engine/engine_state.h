@@ -22,6 +22,7 @@
 #include "coordinator/engine/poison_prompts.h"
 #include "coordinator/engine/ring_session.h"
 #include "coordinator/engine/sequence.h"
+#include "coordinator/engine/speculator.h"
 #include "coordinator/engine/stats_board.h"
 #include "transport/link_inbox.h"
 
@@ -37,7 +38,16 @@ class Engine::Impl {
         guide_({.tokenizer = options_.tokenizer,
                 .vocab = options_.vocab,
                 .post = [this](std::function<void()> work) { Post(std::move(work)); },
-                .found = [this](SeqId seq, const Status& found, Duration took) { OnMask(seq, found, took); }}) {}
+                .found = [this](SeqId seq, const Status& found, Duration took) { OnMask(seq, found, took); }}),
+        speculator_({.speculation = options_.speculation,
+                     .drafter = options_.drafter,
+                     .draft_tokens = options_.draft_tokens,
+                     .vocab = options_.vocab,
+                     .answered =
+                         [this](SeqId seq, size_t size, std::vector<TokenId> drafts) {
+                           Post([this, seq, size, drafts = std::move(drafts)] { OnDrafts(seq, size, drafts); });
+                         }},
+                    guide_) {}
 
   Status Start();
   void Stop();
@@ -130,14 +140,15 @@ class Engine::Impl {
 
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
-  // The settings for the token behind so many generated ones. `only_ends`: nothing but an end may come.
+  // The settings for the token behind `generated` generated ones. `only_ends`: nothing but an end may come.
   const SamplingParams& SamplingOf(Sequence& s, uint32_t generated, bool only_ends) const;
   const SamplingParams& SamplingNow(Sequence& s) const { return SamplingOf(s, s.generated(), guide_.OnlyEnds(s.id)); }
-  void AskSamples(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
-  void NameMasks(const Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
+  void AskSamples(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
   void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);
   void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
+  // Fails a sequence whose step has landed without the answer that it waits for. Null: it has ended.
+  void CheckAnswered(Sequence* s);
   void OnStepFailed(StepId step, const StepError& error);
   void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
   void OnSampledRow(Sequence& s, const RowAnswer& answer);
@@ -145,11 +156,7 @@ class Engine::Impl {
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw, float raw_logit);
-  // Proposes drafts for what follows.
-  void Speculate(Sequence& s);
-  bool AskDrafter(Sequence& s, double own_chance, size_t most);
-  void OnDrafts(SeqId seq, size_t size, Drafts drafts);
-  void Propose(Sequence& s, Drafts drafts);
+  void OnDrafts(SeqId seq, size_t size, std::vector<TokenId> drafts);
   // Tells the sink of a token. False: it ended the text.
   bool Accept(Sequence& s, const Draw& draw, float raw_logit);
   bool ShiftContext(Sequence& s);
@@ -165,7 +172,7 @@ class Engine::Impl {
   Status SendMasks();
 
   // The answers for a prompt's own rows that a request asks for (engine_prompts.cc).
-  void AskRows(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
+  void AskRows(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
   Status TakePromptRow(Sequence& s, const StepItem& item, const RowAnswer& answer);
   Status TakeHidden(Sequence& s, const RowAnswer& answer);
   Status EndPrompt(Sequence& s);
@@ -194,7 +201,7 @@ class Engine::Impl {
   bool distrusts_cache_ = false;  // blocks may be of two sequences: the next ring begins with none
   Deadline next_check_{};
   GrammarGuide guide_;
-  DraftChances draft_chances_;  // of all requests
+  Speculator speculator_;
   StatsBoard board_;
   EngineStats& counts_ = board_.counts;
   std::deque<LinkInbox::Command> commands_;  // that are being run

@@ -26,12 +26,12 @@ const SamplingParams& Engine::Impl::SamplingOf(Sequence& s, uint32_t generated, 
 }
 
 // The answers that decide the next token, and those behind the drafts. REQUIRES: the drafts stand behind the tokens.
-void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests) {
+void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
   const size_t known = s.tokens.size() - item.drafts.size();
   s.row_requests.clear();
   s.behind.clear();
   for (size_t ahead = 0; ahead <= item.drafts.size(); ++ahead) {
-    const grammar::TokenMask* mask = item.drafts.empty() ? guide_.MaskOf(s.id) : s.masks[ahead].get();
+    const GrammarGuide::Mask mask = item.drafts.empty() ? guide_.MaskOf(s.id) : s.masks[ahead];
     RowRequest request;
     if (options_.candidates_path && !s.wants_full_logits) {
       const auto generated = static_cast<uint32_t>(known + ahead - s.request.prompt.size());
@@ -46,16 +46,9 @@ void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, std::vector<Row
     request.count = 1;
     request.logprobs = s.request.logprobs;
     s.row_requests.push_back(request);
+    guide_.Name(mask, step, &request);
     requests->push_back(std::move(request));
   }
-}
-
-void Engine::Impl::NameMasks(const Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
-  if (s.request.grammar == nullptr || !item.sample_last || requests->empty()) return;
-  if (item.drafts.empty()) return guide_.Name(guide_.SharedMaskOf(s.id), step, &requests->back());
-  const size_t first = requests->size() - item.drafts.size() - 1;
-  for (size_t ahead = 0; ahead <= item.drafts.size(); ++ahead)
-    guide_.Name(s.masks[ahead], step, &(*requests)[first + ahead]);
 }
 
 Status Engine::Impl::SendStep(const StepPlan& plan) {
@@ -80,8 +73,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
     }
     const size_t known = s->tokens.size();
     s->tokens.insert(s->tokens.end(), item.drafts.begin(), item.drafts.end());
-    AskRows(*s, item, &rows.requests);
-    NameMasks(*s, item, plan.step, &rows.requests);
+    AskRows(*s, item, plan.step, &rows.requests);
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
     s->tokens.resize(known);
@@ -142,10 +134,13 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const Ste
       if (s == nullptr) continue;
       OnAnswer(*s, item, *row);
     }
-    if (Sequence* s = Find(item.seq); s != nullptr && scheduler_->SampleOwed(s->id) && !full_logits_.Asks(s->id)) {
-      Fail(*s, Internal("the last stage gave no answer for position {}", scheduler_->Positions(s->id) - 1));
-    }
+    CheckAnswered(Find(item.seq));
   }
+}
+
+void Engine::Impl::CheckAnswered(Sequence* s) {
+  if (s == nullptr || !scheduler_->SampleOwed(s->id) || full_logits_.Asks(s->id)) return;
+  Fail(*s, Internal("the last stage gave no answer for position {}", scheduler_->Positions(s->id) - 1));
 }
 
 void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
@@ -232,8 +227,7 @@ void Engine::Impl::OnLogitsAnswer(const LogitsAnswer& answer) {
     if (!scheduler_->SampleOwed(id) || next.position + 1 != scheduler_->Positions(id)) return s->behind.clear();
     OnSampledRow(*s, next);
   }
-  if (s != nullptr && scheduler_->SampleOwed(id) && !full_logits_.Asks(id))
-    Fail(*s, Internal("the last stage gave no answer for position {}", scheduler_->Positions(id) - 1));
+  CheckAnswered(s);
 }
 
 Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t position) const {
@@ -297,57 +291,11 @@ void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
     scheduler_->Repeat(id);
   }
   ForceTokens(s);
-  if (Sequence* alive = Find(id)) Speculate(*alive);
+  if (Sequence* alive = Find(id)) speculator_.Speculate(alive, scheduler_.get());
 }
 
-void Engine::Impl::Speculate(Sequence& s) {
-  if (!s.drafts || s.generated() + 1 >= s.request.max_new_tokens) return;
-  const uint32_t most = s.request.max_new_tokens - s.generated() - 1;
-  Drafts drafts = s.drafts->Propose(s.request.speculation, most);
-  if (!AskDrafter(s, drafts.chances.empty() ? 0 : drafts.chances.front(), most)) Propose(s, std::move(drafts));
-}
-
-// Asks the drafter for better guesses than the text's own; the sequence gets no rows until they come.
-bool Engine::Impl::AskDrafter(Sequence& s, double own_chance, size_t most) {
-  if (options_.drafter == nullptr || options_.speculation == Speculation::kNgram || guide_.Awaits(s.id)) return false;
-  if (!scheduler_->MayDraft(s.id)) return false;
-  const double chance = s.drafts->drafter_chance();
-  if (own_chance > chance) return false;
-  most = std::min({most, size_t{s.request.speculation.n_max}, size_t{options_.draft_tokens}});
-  size_t n = scheduler_->DraftsAhead(chance, most, options_.drafter->each());
-  if (n == 0 && s.drafts->TriesDrafter()) n = 1;
-  if (n == 0) return false;
-  const size_t first = std::exchange(s.drafts->told, s.tokens.size());
-  scheduler_->AwaitDrafts(s.id);
-  options_.drafter->Draft({.seq = s.id,
-                           .first = first,
-                           .tokens = {s.tokens.begin() + static_cast<std::ptrdiff_t>(first), s.tokens.end()},
-                           .prompt = s.request.prompt.size(),
-                           .most = static_cast<uint32_t>(n),
-                           .sampling = s.request.sampling},
-                          [this, id = s.id, size = s.tokens.size()](Drafts drafts) {
-                            Post([this, id, size, drafts = std::move(drafts)] { OnDrafts(id, size, drafts); });
-                          });
-  return true;
-}
-
-void Engine::Impl::OnDrafts(SeqId seq, size_t size, Drafts drafts) {
-  Sequence* s = Find(seq);
-  if (s == nullptr) return;
-  scheduler_->DraftsCame(seq);
-  if (s->tokens.size() != size) return;
-  // A drafter may know ids that the model lacks.
-  const auto unknown = std::find_if(drafts.tokens.begin(), drafts.tokens.end(),
-                                    [this](TokenId id) { return id < 0 || id >= options_.vocab; });
-  drafts.tokens.erase(unknown, drafts.tokens.end());
-  const uint32_t most = s->request.max_new_tokens - s->generated() - 1;
-  Propose(*s, s->drafts->Take(std::move(drafts), s->request.speculation, most));
-}
-
-void Engine::Impl::Propose(Sequence& s, Drafts drafts) {
-  s.masks = guide_.Ahead(s.id, drafts.tokens);
-  drafts.tokens.resize(s.masks.empty() ? 0 : s.masks.size() - 1);
-  if (!drafts.tokens.empty()) scheduler_->Propose(s.id, std::move(drafts));
+void Engine::Impl::OnDrafts(SeqId seq, size_t size, std::vector<TokenId> drafts) {
+  if (Sequence* s = Find(seq)) speculator_.Take(s, size, std::move(drafts), scheduler_.get());
 }
 
 void Engine::Impl::Guide(Sequence& s, const Status& status) {
@@ -364,7 +312,7 @@ void Engine::Impl::OnMask(SeqId seq, const Status& found, Duration took) {
   // The token before was drawn: if it has no rows on their way, those that must follow can go with it.
   if (s->generated() == 0) return;
   ForceTokens(*s);
-  if (Sequence* alive = Find(seq)) Speculate(*alive);
+  if (Sequence* alive = Find(seq)) speculator_.Speculate(alive, scheduler_.get());
 }
 
 // Tokens that must come whatever the model says need no answer: their rows go in one step.

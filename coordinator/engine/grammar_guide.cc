@@ -151,23 +151,18 @@ bool GrammarGuide::Awaits(SeqId seq) const {
   return text != nullptr && text->awaits;
 }
 
-const grammar::TokenMask* GrammarGuide::MaskOf(SeqId seq) const {
-  const Text* text = TextOf(seq);
-  return text == nullptr ? nullptr : text->mask.get();
-}
-
-GrammarGuide::Mask GrammarGuide::SharedMaskOf(SeqId seq) const {
+GrammarGuide::Mask GrammarGuide::MaskOf(SeqId seq) const {
   const Text* text = TextOf(seq);
   return text == nullptr ? nullptr : text->mask;
 }
 
 std::span<const uint64_t> GrammarGuide::WordsOf(SeqId seq) const {
-  const grammar::TokenMask* mask = MaskOf(seq);
+  const Mask mask = MaskOf(seq);
   return mask == nullptr ? std::span<const uint64_t>() : std::span(mask->words);
 }
 
 bool GrammarGuide::OnlyEnds(SeqId seq) const {
-  const grammar::TokenMask* mask = MaskOf(seq);
+  const Mask mask = MaskOf(seq);
   return mask != nullptr && mask->only_ends;
 }
 

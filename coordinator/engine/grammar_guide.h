@@ -53,8 +53,7 @@ class GrammarGuide {
   // Whether its next mask is not known yet: `found` follows.
   bool Awaits(SeqId seq) const;
   // What may come next; null: any id, or it is not known yet.
-  const grammar::TokenMask* MaskOf(SeqId seq) const;
-  Mask SharedMaskOf(SeqId seq) const;
+  Mask MaskOf(SeqId seq) const;
   // The same as words; none: any id.
   std::span<const uint64_t> WordsOf(SeqId seq) const;
   // Whether nothing but an end may come.

@@ -15,7 +15,7 @@ class NgramDrafter {
  public:
   // Shorter matches propose nothing.
   static constexpr size_t kLeast = 3;
-  // Longer ones say no more. Of the places where the last tokens stood, so many are looked at, the newest first.
+  // A longer match says no more. kPlaces: places of the last tokens that are compared, the newest first.
   static constexpr size_t kLongest = 64, kPlaces = 32;
 
   void Add(TokenId token);
@@ -29,7 +29,7 @@ class NgramDrafter {
     std::vector<TokenId> tokens;
     size_t match = 0;  // tokens before them that stood before the same tokens, up to kLongest
   };
-  // At most so many tokens; none where nothing matches.
+  // At most `most` tokens; none where nothing matches.
   Guess Draft(size_t most) const;
 
  private:

@@ -277,7 +277,7 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
     request.mode = RowMode::kArgmax;
     return request;
   }
-  if (params.draw == DrawMethod::kGumbel && params.top_k == 0 && params.top_p >= 1 && params.min_p <= 0 && !greedy) {
+  if (params.draw == DrawMethod::kGumbel && !greedy && KeepsAll(params, static_cast<size_t>(params.top_k))) {
     request.mode = RowMode::kFullLogits;  // candidates never decide it
     request.biased.clear();
     return request;
@@ -413,8 +413,8 @@ double UniformAt(uint64_t seed, uint32_t position) {
 }
 
 double GumbelAt(uint64_t seed, uint32_t position, TokenId id) {
-  // u is neither 0 nor 1, for which the result would be infinite.
-  // 52 bits: with more the half would be rounded away.
+  // u is neither 0 nor 1, for which the result would be infinite: it has 52 bits, as with 53 the half would be rounded
+  // away.
   const double u =
       (static_cast<double>(BitsAt(seed, {position, static_cast<uint32_t>(id), 1, 0}) >> 1) + 0.5) * 0x1p-52;
   return -std::log(-std::log(u));

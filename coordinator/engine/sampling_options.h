@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/named_values.h"
 #include "base/status.h"
 
 namespace gyre {
@@ -26,10 +27,7 @@ enum class DrawMethod : int32_t {
 };
 inline constexpr std::array<std::string_view, 2> kDrawMethodNames = {"uniform", "gumbel"};
 constexpr std::optional<DrawMethod> ParseDrawMethod(std::string_view name) {
-  for (size_t i = 0; i < kDrawMethodNames.size(); ++i) {
-    if (kDrawMethodNames[i] == name) return static_cast<DrawMethod>(i);
-  }
-  return std::nullopt;
+  return ValueOfName<DrawMethod>(kDrawMethodNames, name);
 }
 
 // Order: mask and logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw. Ties are always broken

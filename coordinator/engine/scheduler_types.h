@@ -11,6 +11,7 @@
 #include "base/histogram.h"
 #include "base/ids.h"
 #include "base/memory_counts.h"
+#include "base/named_values.h"
 #include "base/step.h"
 
 namespace gyre {
@@ -23,10 +24,7 @@ enum class SchedulerPolicy : uint8_t {
 };
 inline constexpr std::array<std::string_view, 3> kPolicyNames = {"fcfs", "prefill_first", "decode_round_robin"};
 constexpr std::optional<SchedulerPolicy> ParsePolicy(std::string_view name) {
-  for (size_t i = 0; i < kPolicyNames.size(); ++i) {
-    if (kPolicyNames[i] == name) return static_cast<SchedulerPolicy>(i);
-  }
-  return std::nullopt;
+  return ValueOfName<SchedulerPolicy>(kPolicyNames, name);
 }
 
 struct SchedulerOptions {

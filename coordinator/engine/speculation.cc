@@ -40,10 +40,10 @@ Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most) 
   return Cut(settings, most);
 }
 
-Drafts RequestDrafts::Take(Drafts guesses, const SpeculationSettings& settings, size_t most) {
-  // A request that waited for no guess learns not to ask again.
-  if (guesses.tokens.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
-  guess_ = {.tokens = std::move(guesses.tokens)};
+Drafts RequestDrafts::Take(std::vector<TokenId> guesses, const SpeculationSettings& settings, size_t most) {
+  // An empty answer counts as a wrong guess, so that the drafter is asked less.
+  if (guesses.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
+  guess_ = {.tokens = std::move(guesses)};
   from_drafter_ = true;
   return Cut(settings, most);
 }

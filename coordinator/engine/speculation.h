@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/named_values.h"
 #include "coordinator/engine/ngram_drafter.h"
 #include "coordinator/engine/scheduler_types.h"
 
@@ -20,10 +21,7 @@ namespace gyre {
 enum class Speculation : uint8_t { kAuto, kOff, kNgram };
 inline constexpr std::array<std::string_view, 3> kSpeculationNames = {"auto", "off", "ngram"};
 constexpr std::optional<Speculation> ParseSpeculation(std::string_view name) {
-  for (size_t i = 0; i < kSpeculationNames.size(); ++i) {
-    if (kSpeculationNames[i] == name) return static_cast<Speculation>(i);
-  }
-  return std::nullopt;
+  return ValueOfName<Speculation>(kSpeculationNames, name);
 }
 
 // A request's settings of speculation, named as in llama.cpp's server. They change no text.
@@ -51,7 +49,7 @@ class DraftChances {
   static size_t Level(size_t match) {
     return static_cast<size_t>(std::upper_bound(kLevels.begin(), kLevels.end(), match) - kLevels.begin()) - 1;
   }
-  std::array<double, 6> rates_ = {0.7, 0.4, 0.5, 0.6, 0.7, 0.8};
+  std::array<double, kLevels.size()> rates_ = {0.7, 0.4, 0.5, 0.6, 0.7, 0.8};
 };
 
 // Not thread-safe. It is made on the thread that submits; then the engine's loop owns it.
@@ -70,7 +68,7 @@ class RequestDrafts {
   // Drafts for what follows, from the text itself.
   Drafts Propose(const SpeculationSettings& settings, size_t most);
   // Drafts that a drafter guessed.
-  Drafts Take(Drafts guesses, const SpeculationSettings& settings, size_t most);
+  Drafts Take(std::vector<TokenId> guesses, const SpeculationSettings& settings, size_t most);
   // The chance of a drafter's guess, given that those before it came true.
   double drafter_chance() const { return chances_.Of(DraftChances::kDrafter); }
   // A drafter is asked now and then even where its guesses do not pay, as that may change.
@@ -85,7 +83,7 @@ class RequestDrafts {
   NgramDrafter ngrams_;
   NgramDrafter::Guess guess_;  // the last one, whether it was sent or not
   bool from_drafter_ = false;
-  size_t came_ = 0;  // so many of its tokens were drawn
+  size_t came_ = 0;  // the number of its tokens that were drawn
   uint32_t untried_ = 0;
   DraftChances chances_;
   DraftChances* all_ = nullptr;

@@ -33,7 +33,7 @@ StepBudget::Known StepBudget::KnownTime(uint32_t rows) const {
 }
 
 void StepBudget::Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration took) {
-  const double seconds = std::chrono::duration<double>(took).count();
+  const double seconds = SecondsOf(took);
   if (seconds <= 0) return;
   if (prompt_rows == 0) {
     if (decode_rows > 0) Learn(&decode_[SizeOf(decode_rows, kSizes)], seconds);

@@ -81,7 +81,7 @@ class StepPace {
     return drafts_.Choose(rows.decode, tokens, chances, depth_.latency().value_or(0), groups());
   }
 
-  // How many drafts each of the sequences that decode looks for, where each takes so long to find.
+  // The number of drafts that each decoding sequence looks for; each draft takes `each` to find.
   size_t DraftsAhead(uint32_t decoding, double chance, size_t most, Duration each) const {
     return drafts_.ChooseAhead(Group(decoding), chance, most, SecondsOf(each), depth_.latency().value_or(0), groups());
   }

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "coordinator/engine/learned_time.h"
+
 namespace gyre {
 namespace {
 
@@ -22,8 +24,6 @@ constexpr double kStepCost = 50e-6;
 // Where only one size of steps is known, this share of its time is taken not to get less with fewer rows. If it is
 // more, this shows with the first steps of another size.
 constexpr double kFixedShare = 0.125;
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 void Average(double* mean, double sample, double weight) { *mean += (*mean == 0 ? 1 : weight) * (sample - *mean); }
 
@@ -54,10 +54,10 @@ void StepsInFlight::NoteLatency(double seconds) {
 
 void StepsInFlight::Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration loop, const StepTimes& times) {
   ++landed_;
-  const double computed = Seconds(times.computed), slowest = std::max(Seconds(times.slowest), kStepCost);
+  const double computed = SecondsOf(times.computed), slowest = std::max(SecondsOf(times.slowest), kStepCost);
   if (computed <= 0) return;
   // One that waited for a stage tells nothing about the way.
-  if (!times.queued) NoteLatency(Seconds(loop) - computed);
+  if (!times.queued) NoteLatency(SecondsOf(loop) - computed);
   Average(&mean_computed_, computed, 1.0 / 16);
   Average(&mean_slowest_, slowest, 1.0 / 16);
   if (prompt_rows == 0 && decode_rows > 0) {

@@ -276,7 +276,9 @@ Awaitable<void> CountTokens(ApiContext& context, Exchange& exchange) {
   if (!error) error = CheckModel(context, asked.model);
   StatusOr<ChatPrompt> prompt = ChatPrompt();
   if (!error) {
-    std::function<void()> work = [&] { prompt = context.service.Prompt(std::get<ChatInput>(asked.question.input)); };
+    std::function<void()> work = [&] {
+      prompt = context.service.Prompt(std::move(std::get<ChatInput>(asked.question.input)));
+    };
     const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
     if (!ran.ok()) error = FromStatus(ran);
     if (ran.ok() && !prompt.ok()) error = FromInput(prompt.status());

@@ -100,16 +100,14 @@ StatusOr<std::string> Service::TokenBytes(TokenId id, bool control_texts) const 
   return model_.tokenizer()->Bytes(id, control_texts);
 }
 
-StatusOr<ChatPrompt> Service::Prompt(const ChatInput& chat) const {
-  const Conversation& c = chat.conversation;
+StatusOr<ChatPrompt> Service::Prompt(ChatInput chat) const {
+  Conversation& c = chat.conversation;
   size_t bytes = BytesOf(c.tools);
   for (const json::value& message : c.messages) bytes += BytesOf(message);
   for (const auto& [key, value] : c.extra) bytes += key.size() + BytesOf(value);
   GYRE_RETURN_IF_ERROR(CheckLength("the conversation", bytes, limits_.prompt_bytes));
-  if (limits_.keep_changing_lines) return MakeChatPrompt(model_, chat.format, c);
-  Conversation held = c;
-  HoldChangingLines(&held);
-  return MakeChatPrompt(model_, chat.format, held);
+  if (!limits_.keep_changing_lines) HoldChangingLines(&c);
+  return MakeChatPrompt(model_, chat.format, c);
 }
 
 StatusOr<Conversation> Service::ParseConversation(std::string_view messages, std::string_view tools) const {
@@ -135,7 +133,7 @@ Status Service::ReadPrompt(Question& question, Request* request) const {
     GYRE_ASSIGN_OR_RETURN(ids, Tokenize(text->text, {.add_special = begins, .parse_special = text->parse_special}));
     nothing = "the prompt is empty and the model has no begin-of-text token";
   } else {
-    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, Prompt(std::get<ChatInput>(question.input)));
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, Prompt(std::move(std::get<ChatInput>(question.input))));
     question.stop_ids.insert(question.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());
     ids = std::move(prompt.ids);
     question.boundaries = question.before.empty() ? std::move(prompt.boundaries) : std::vector<uint32_t>();

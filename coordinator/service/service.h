@@ -88,7 +88,7 @@ class Service {
   // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
   // context.
   StatusOr<std::vector<TokenId>> Tokenize(std::string_view text, const EncodeOptions& options) const;
-  StatusOr<ChatPrompt> Prompt(const ChatInput& chat) const;
+  StatusOr<ChatPrompt> Prompt(ChatInput chat) const;
   // The other way: the bytes of a text of these ids, as the model's output has them, possibly no whole UTF-8; and the
   // bytes of one id in the middle of a text. Control tokens have none, unless `control_texts`: then they have the text
   // that the vocabulary stores. kInvalidArgument: an id is out of range, or more bytes than a prompt may have.

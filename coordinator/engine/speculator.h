@@ -1,0 +1,52 @@
+// The drafts of running sequences: from the text itself, or from a drafter (docs/speculation.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "coordinator/engine/drafter.h"
+#include "coordinator/engine/grammar_guide.h"
+#include "coordinator/engine/scheduler.h"
+#include "coordinator/engine/sequence.h"
+#include "coordinator/engine/speculation.h"
+
+namespace gyre {
+
+// Not thread-safe, but for Prepare: the engine's loop calls it.
+class Speculator {
+ public:
+  struct Options {
+    Speculation speculation = Speculation::kAuto;
+    std::shared_ptr<Drafter> drafter;  // may be null
+    uint32_t draft_tokens = 8;         // its drafts in a step at most
+    int vocab = 0;                     // of the model; a drafter may know more ids
+    // Hands a drafter's answer, which comes on any thread, to the loop's call of Take.
+    std::function<void(SeqId seq, size_t size, std::vector<TokenId> drafts)> answered;
+  };
+  // `guide` outlives it.
+  Speculator(Options options, const GrammarGuide& guide) : options_(std::move(options)), guide_(guide) {}
+
+  // Makes what the drafts of a text come from, if it may have any. Any thread: it reads the whole prompt.
+  void Prepare(Sequence* s) const;
+  void Begin(Sequence* s);
+  // Proposes drafts for the tokens that follow, or asks the drafter for them.
+  void Speculate(Sequence* s, Scheduler* scheduler) const;
+  // Takes in a drafter's answer about a text that had `size` tokens.
+  void Take(Sequence* s, size_t size, std::vector<TokenId> drafts, Scheduler* scheduler) const;
+  void End(const Sequence& s) const;
+  void Stop() const;
+
+ private:
+  bool AskDrafter(Sequence* s, double own_chance, size_t most, Scheduler* scheduler) const;
+  void Propose(Sequence* s, Drafts drafts, Scheduler* scheduler) const;
+
+  const Options options_;
+  const GrammarGuide& guide_;
+  DraftChances chances_;  // of all requests
+};
+
+}  // namespace gyre
