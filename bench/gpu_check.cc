@@ -140,6 +140,7 @@ class Check {
     Golden golden;
     if (!flags_.golden.empty()) {
       std::ifstream in(flags_.golden);
+      if (!in) throw std::runtime_error(fmt::format("{} can't be read", flags_.golden));
       golden = ReadGolden(in);
     } else {
       std::istringstream in(kBuiltIn);
@@ -358,10 +359,12 @@ class Check {
     json::object results;
     for (const char* tool : {"memcheck", "racecheck", "synccheck"}) {
       const std::string command = fmt::format(
-          "compute-sanitizer --error-exitcode 9 --tool {} /proc/{}/exe --device {} --small --only-ops >/dev/null 2>&1",
-          tool, getpid(), flags_.device);
+          "compute-sanitizer --error-exitcode 9 --tool {} /proc/{}/exe --device {} --device-memory {} --small "
+          "--only-ops "
+          ">/dev/null 2>&1",
+          tool, getpid(), flags_.device, flags_.memory);
       const int status = std::system(command.c_str());
-      const bool fine = WIFEXITED(status) && WEXITSTATUS(status) != 9;
+      const bool fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
       fmt::print("{}: {}\n", tool, fine ? "nothing found" : "FOUND SOMETHING; run it by hand to read it");
       results[tool] = fine;
       wrong_ += fine ? 0 : 1;
@@ -377,12 +380,12 @@ class Check {
 };
 
 int Main(const Flags& flags) {
-  const auto device = OpenDevice({.name = flags.device, .isa = "", .threads = 1, .cpus = {}, .memory = flags.memory});
+  auto device = OpenDevice({.name = flags.device, .isa = "", .threads = 1, .cpus = {}, .memory = flags.memory});
   if (!device.ok()) {
     fmt::print(stderr, "gyre-gpu-check: {}\n", Message(device.status()));
     return 2;
   }
-  Check check(flags, *device);
+  Check check(flags, *std::move(device));  // nobody else holds the device, so that it can be given back
   bool fine = false;
   try {
     fine = check.Run();

@@ -25,7 +25,7 @@ struct RowOp {
 };
 std::vector<RowOp> RowOps(bool small);
 
-// An op of a model of 8B, to be measured: `launch` calls it once, on inputs that lie on the device.
+// An op of a model of 8B, to be measured: `make` puts its inputs on the device and returns one call of it.
 struct TimedOp {
   std::string name, shape;
   double bytes = 0;       // that it has to read and write

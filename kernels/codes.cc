@@ -262,11 +262,16 @@ void DequantizeCodes(DType type, const std::byte* block, float* y) {
     case DType::kIQ4_NL:
       for (size_t i = 0; i < 32; ++i) y[i] = d * F(kIq4Values[c.q[i]]);
       return;
-    case DType::kMXFP4:
-      for (size_t i = 0; i < 32; ++i) y[i] = Mxfp4Scale(static_cast<uint8_t>(c.scale[0])) * F(kFp4Doubled[c.q[i]]);
+    case DType::kMXFP4: {
+      const float scale = Mxfp4Scale(static_cast<uint8_t>(c.scale[0]));
+      for (size_t i = 0; i < 32; ++i) y[i] = scale * F(kFp4Doubled[c.q[i]]);
       return;
+    }
     case DType::kNVFP4:
-      for (size_t i = 0; i < 64; ++i) y[i] = Nvfp4Scale(static_cast<uint8_t>(c.scale[i / 16])) * F(kFp4Doubled[c.q[i]]);
+      for (size_t from = 0; from < 64; from += 16) {
+        const float scale = Nvfp4Scale(static_cast<uint8_t>(c.scale[from / 16]));
+        for (size_t i = from; i < from + 16; ++i) y[i] = scale * F(kFp4Doubled[c.q[i]]);
+      }
       return;
     case DType::kQ4_K:
     case DType::kQ5_K:

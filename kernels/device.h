@@ -68,7 +68,7 @@ struct DeviceRoom {
   size_t total = 0;  // for tensors of this process
   size_t free = 0;
 };
-// 0 = not known.
+// The speeds of a device; 0 = not known.
 struct DeviceSpeed {
   double bytes_per_second = 0;       // read from the device's memory
   double operations_per_second = 0;  // multiplications and additions of int8

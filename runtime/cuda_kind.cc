@@ -36,7 +36,7 @@ StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceRequest& request) {
   return CatchExhausted([&]() -> StatusOr<std::shared_ptr<Device>> {
     GYRE_ASSIGN_OR_RETURN(const cuda::Gpu gpu, Named(request.name, cuda::FindGpus()));
     try {
-      return cuda::MakeCudaDevice(cuda::OpenGpu(gpu.number, request.memory), {.graphs = request.graphs});
+      return cuda::MakeCudaDevice(cuda::OpenGpu(gpu, request.memory), {.graphs = request.graphs});
     } catch (const DeviceLost& e) {
       return Unavailable("{}", e.what());
     }
@@ -52,7 +52,7 @@ FoundDevices FindCuda() {
         {.name = fmt::format("cuda:{}", gpu.number),
          .description = fmt::format("{}, compute capability {}.{}", gpu.name, gpu.major, gpu.minor),
          .total = gpu.total,
-         .free = gpu.free,
+         .free = cuda::FreeMemory(gpu),
          // Goes when the golden bits of gyre-gpu-check have passed there.
          .note = gpu.usable() ? "untested: no check has passed on such a GPU yet" : "kernels need 8.0 or more"});
   }

@@ -217,7 +217,7 @@ class CudaBackend : public Backend {
   std::vector<Landing> landings_;
   StepLog log_;
   StepGraphs graphs_;
-  std::exception_ptr failed_;  // of a flush that nobody asked for
+  std::exception_ptr failed_;  // of a flush by StepLog::FlushCurrent; Finish throws it
   bool rehearses_ = false;
   DeviceBuffer<float> gate_, up_;  // of feed-forward blocks
   DeviceBuffer<uint8_t> operands_[kPiecesKinds];

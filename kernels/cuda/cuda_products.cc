@@ -80,12 +80,7 @@ std::shared_ptr<const PackedWeight> CudaBackend::Pack(const WeightView& w,
     return packed;
   }
   packed->data = device_->Allocate(sizes.bytes());
-  const auto* at = reinterpret_cast<const uint8_t*>(packed->data.data());
-  m.tiles.low = at;
-  m.tiles.high = at + sizes.low;
-  m.tiles.sub = at + sizes.low + sizes.high;
-  m.tiles.super = at + sizes.low + sizes.high + sizes.sub;
-  DescribeTiles(w.type, w.k, &m.tiles);
+  DescribeTiles(w.type, w.k, sizes, reinterpret_cast<const uint8_t*>(packed->data.data()), &m.tiles);
   // Whole tiles are packed at a time, so that the file's bytes take little memory beside the packed ones.
   constexpr size_t kPiece = size_t{32} << 20, kOutputs = 16;
   const size_t row = w.row_bytes(), each = std::max<size_t>(kPiece / row / kOutputs, 1) * kOutputs;
@@ -131,17 +126,17 @@ const Matrix* CudaBackend::Together(const std::vector<const CudaWeight*>& weight
   const Matrix& first = weights[0]->matrix;
   if (first.tiles.low == nullptr) return nullptr;
   std::vector<uint64_t> ids;
-  std::vector<Matrix> all;
   for (const CudaWeight* w : weights) {
     const Matrix& m = w->matrix;
     if (m.type != first.type || m.n != first.n || m.k != first.k || m.group != first.group ||
         m.first_row != first.first_row || m.tiles.low == nullptr)
       return nullptr;
     ids.push_back(w->id);
-    all.push_back(m);
   }
   DeviceMemory& memory = together_[ids];
   if (memory.data() == nullptr) {
+    std::vector<Matrix> all;
+    for (const CudaWeight* w : weights) all.push_back(w->matrix);
     memory = device_->Allocate(all.size() * sizeof(Matrix));
     CopyIn(all.data(), memory.data(), memory.bytes());
     Finish();

@@ -9,9 +9,9 @@ namespace gyre::cuda {
 
 // Numbers of cudaError_t.
 namespace error {
-inline constexpr int kSuccess = 0, kMemory = 2, kInvalidConfiguration = 9, kInvalidValue = 1, kInsufficientDriver = 35,
+inline constexpr int kSuccess = 0, kMemory = 2, kInvalidConfiguration = 9, kInvalidValue = 1,
                      kInvalidDeviceFunction = 98, kNoDevice = 100, kNoKernelImageForDevice = 209,
-                     kLaunchOutOfResources = 701, kDevicesUnavailable = 46;
+                     kLaunchOutOfResources = 701;
 }  // namespace error
 
 // The scope of an error: what it ends.

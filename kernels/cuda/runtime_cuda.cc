@@ -18,8 +18,6 @@ namespace {
 static_assert(error::kSuccess == cudaSuccess && error::kInvalidValue == cudaErrorInvalidValue &&
               error::kMemory == cudaErrorMemoryAllocation &&
               error::kInvalidConfiguration == cudaErrorInvalidConfiguration &&
-              error::kInsufficientDriver == cudaErrorInsufficientDriver &&
-              error::kDevicesUnavailable == cudaErrorDevicesUnavailable &&
               error::kInvalidDeviceFunction == cudaErrorInvalidDeviceFunction &&
               error::kNoDevice == cudaErrorNoDevice &&
               error::kNoKernelImageForDevice == cudaErrorNoKernelImageForDevice &&
@@ -201,15 +199,12 @@ Gpus FindGpus() {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p{};
     if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
-    Gpu gpu{.number = i,
-            .name = p.name,
-            .uuid = UuidOf(p.uuid),
-            .major = p.major,
-            .minor = p.minor,
-            .total = p.totalGlobalMem};
-    size_t free = 0, total = 0;
-    if (cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free = free;
-    found.gpus.push_back(std::move(gpu));
+    found.gpus.push_back({.number = i,
+                          .name = p.name,
+                          .uuid = UuidOf(p.uuid),
+                          .major = p.major,
+                          .minor = p.minor,
+                          .total = p.totalGlobalMem});
   }
   cudaGetLastError();
   if (found.gpus.empty()) found.why_none = "the driver describes none of its GPUs";
@@ -218,11 +213,15 @@ Gpus FindGpus() {
 
 std::string BuiltFor() { return "CUDA " + VersionName(CUDART_VERSION) + " (" GYRE_CUDA_ARCHITECTURES ")"; }
 
-std::unique_ptr<Runtime> OpenGpu(int number, size_t budget) {
-  for (const Gpu& gpu : FindGpus().gpus) {
-    if (gpu.number == number) return std::make_unique<CudaRuntime>(gpu, budget != 0 ? budget : gpu.free / 10 * 9);
-  }
-  throw DeviceFailed("cuda:" + std::to_string(number) + " is gone");
+uint64_t FreeMemory(const Gpu& gpu) {
+  size_t free = 0, total = 0;
+  const bool known = cudaSetDevice(gpu.number) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess;
+  cudaGetLastError();
+  return known ? free : 0;
+}
+
+std::unique_ptr<Runtime> OpenGpu(const Gpu& gpu, size_t budget) {
+  return std::make_unique<CudaRuntime>(gpu, budget != 0 ? budget : FreeMemory(gpu) / 10 * 9);
 }
 
 }  // namespace gyre::cuda

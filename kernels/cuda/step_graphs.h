@@ -1,4 +1,4 @@
-// The graphs of steps that came again: docs/cuda.md, "Graphs".
+// The graphs of steps that came again: docs/cuda.md, "Steps and graphs".
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The launches and copies of a step, put off until all of them are known: docs/cuda.md, "Graphs". A step whose calls
-// are those of an earlier one is then one launch of a graph.
+// The launches and copies of a step, put off until all of them are known: docs/cuda.md, "Steps and graphs". A step
+// whose calls are those of an earlier one is then one launch of a graph.
 #pragma once
 
 #include <algorithm>

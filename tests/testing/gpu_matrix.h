@@ -45,12 +45,7 @@ class GpuMatrix {
                .tiles = {}};
     if (sizes_.bytes() == 0) return;
     matrix_.data = nullptr;
-    cuda::Tiles& t = matrix_.tiles;
-    t.low = tiles_.data();
-    t.high = t.low + sizes_.low;
-    t.sub = t.high + sizes_.high;
-    t.super = t.sub + sizes_.sub;
-    cuda::DescribeTiles(w.type, w.k, &t);
+    cuda::DescribeTiles(w.type, w.k, sizes_, tiles_.data(), &matrix_.tiles);
     // In two parts, as a large matrix comes.
     const size_t first = w.n > 16 ? 16 : w.n;
     cuda::PackRows(nullptr, matrix_, 0, first, bytes_.data());

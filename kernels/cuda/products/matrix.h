@@ -19,11 +19,11 @@ struct Codebooks {
 struct Tiles {
   const uint8_t* low = nullptr;  // null: the matrix is not packed
   const uint8_t *high = nullptr, *sub = nullptr, *super = nullptr;
-  size_t blocks = 0;  // of 64 inputs: k rounded up
-  uint32_t table[4];  // the values of 16 codes, where codes have a table
-  int zero = 0;       // the code that means 0, where they have none
-  float by = 1;       // factor of all scales
-  bool bf16 = false;  // scales of 32 inputs are bf16 instead of f16
+  size_t blocks = 0;       // of 64 inputs: k rounded up
+  uint32_t table[4] = {};  // the values of 16 codes, where codes have a table
+  int zero = 0;            // the code that means 0, where they have none
+  float by = 1;            // factor of all scales
+  bool bf16 = false;       // scales of 32 inputs are bf16 instead of f16
 };
 
 // WeightView's bytes and scales, each at a multiple of 16 on the device. `data` is null if the matrix is packed.

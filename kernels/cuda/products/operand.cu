@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/gpu.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace gyre::cuda {
@@ -21,10 +22,7 @@ GPU_FN float Largest(const gpu::Float4& v) {
 }
 GPU_FN bool HasNan(const gpu::Float4& v) { return v.x != v.x || v.y != v.y || v.z != v.z || v.w != v.w; }
 
-GPU_FN int Code(float v, float inverse) {
-  const int code = gpu::Nearest(gpu::Mul(v, inverse));
-  return code < -127 ? -127 : code > 127 ? 127 : code;
-}
+GPU_FN int Code(float v, float inverse) { return Level(gpu::Mul(v, inverse), -127, 127); }
 struct CodedQuad {
   uint32_t word;
   int sum;
@@ -98,19 +96,16 @@ GPU_KERNEL(128, 8) RowFactorKernel(OperandSource from, float* factors, size_t ro
 // Takes the next piece off each element.
 template <Pieces kPieces>
 GPU_FN gpu::Uint2 PieceOf(gpu::Float4* v) {
-  if constexpr (kPieces == Pieces::kF16x2) {
-    const gpu::Uint2 piece{gpu::ToHalfPair(v->x, v->y), gpu::ToHalfPair(v->z, v->w)};
-    const auto take = [](float f, uint32_t bits) { return gpu::Add(f, -gpu::OfHalf(static_cast<uint16_t>(bits))); };
-    *v = {take(v->x, piece.x & 0xFFFF), take(v->y, piece.x >> 16), take(v->z, piece.y & 0xFFFF),
-          take(v->w, piece.y >> 16)};
-    return piece;
-  } else {
-    const gpu::Uint2 piece{gpu::ToBf16Pair(v->x, v->y), gpu::ToBf16Pair(v->z, v->w)};
-    const auto take = [](float f, uint32_t bits) { return gpu::Add(f, -gpu::OfBf16(static_cast<uint16_t>(bits))); };
-    *v = {take(v->x, piece.x & 0xFFFF), take(v->y, piece.x >> 16), take(v->z, piece.y & 0xFFFF),
-          take(v->w, piece.y >> 16)};
-    return piece;
-  }
+  constexpr bool kF16 = kPieces == Pieces::kF16x2;
+  const auto pair = [](float a, float b) { return kF16 ? gpu::ToHalfPair(a, b) : gpu::ToBf16Pair(a, b); };
+  const auto take = [](float f, uint32_t bits) {
+    const auto word = static_cast<uint16_t>(bits);
+    return gpu::Add(f, -(kF16 ? gpu::OfHalf(word) : gpu::OfBf16(word)));
+  };
+  const gpu::Uint2 piece{pair(v->x, v->y), pair(v->z, v->w)};
+  *v = {take(v->x, piece.x & 0xFFFF), take(v->y, piece.x >> 16), take(v->z, piece.y & 0xFFFF),
+        take(v->w, piece.y >> 16)};
+  return piece;
 }
 
 // Grid (32 inputs / 4, eights, heads): a warp rounds 32 inputs of eight rows.

@@ -47,8 +47,8 @@ void ProductOfRows(Stream stream, const Matrices& w, const Operand& x, size_t ro
 // tiles.cu. Rows of prompts, kBf16: weights are rounded to bf16, those of F16 become two bf16.
 void ProductOfPrompt(Stream stream, const Matrices& w, const Operand& x, size_t rows, const RowsOut& out);
 
-// exact.cu. W dequantized to f32, any matrix; one chain of FMAs for each eighth of a warp's inputs. REQUIRES: the type
-// dequantizes, or is kI8 or kF8E4M3 with scales.
+// exact.cu. W dequantized to f32, any matrix; one chain of FMAs for the inputs of each lane, and lanes and warps are
+// added in a fixed order. REQUIRES: the type dequantizes, or is kI8 or kF8E4M3 with scales.
 void ProductExact(Stream stream, const Matrix& w, const RowsIn& in, const RowsOut& out);
 // out[r][k] = row ids[r] of W as f32.
 void Embed(Stream stream, const TokenId* ids, size_t rows, const Matrix& w, float* out);

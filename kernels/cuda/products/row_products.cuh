@@ -77,8 +77,8 @@ struct PartSums {
   }
 };
 
-// Launches a kernel of kEights = 1, 4 or 8, whichever reads weights seldom enough. Calls f.template
-// operator()<kEights>( grid).
+// Calls f.template operator()<kEights>(grid) with kEights = 1, 4 or 8: the more rows, the more share a read of the
+// weights.
 template <typename Fn>
 void WithEights(const Matrices& w, size_t rows, bool bounds, const Fn& f) {
   if (w.first->n == 0 || rows == 0 || w.count == 0) return;

@@ -4,7 +4,7 @@
 // / 4 and t = l % 4, the outputs g and g + 8 and of each 16 inputs the four from 4 t on. Four inputs of one output are
 // a quad: quad j of 32 inputs has output g + 8 (j % 2) and inputs 16 (j / 2) + 4 t .. + 3. Those are the registers of
 // operand A of mma.m16n8k32 on bytes; on 16-bit numbers mma.m16n8k16 gets the two pairs of a quad as if they lay 8
-// inputs apart, and so does operand B (rows.cuh), as the order of inputs in a sum is free.
+// inputs apart, and so does operand B (products/operand.h), as the order of inputs in a sum is free.
 //
 // All parts lie by [tile][step] and have the bytes of lane 0 first, so that a warp reads them side by side:
 //   low    16 bytes a lane for 64 inputs of 4 bits or 128 of 2 bits: word j has quad j of each 32 inputs, the first 32

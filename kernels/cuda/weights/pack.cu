@@ -5,13 +5,14 @@
 namespace gyre::cuda {
 namespace {
 
-// The rows of a file that are packed. Codes beyond the matrix read as zeros.
+// The rows of the file that one launch packs.
 struct Source {
   const uint8_t* data;  // of output `first`
   size_t first, end, k, row_bytes;
   Codebooks books;
 };
 
+// The codes of a quad as one word; zeros beyond the matrix.
 template <DType kType>
 GPU_FN uint32_t QuadOf(const Source& from, size_t output, size_t at) {
   if (output >= from.end || at >= from.k) return 0;
@@ -185,7 +186,11 @@ TileSizes SizesOfTiles(DType type, size_t n, size_t k, size_t group) {
   return sizes;
 }
 
-void DescribeTiles(DType type, size_t k, Tiles* tiles) {
+void DescribeTiles(DType type, size_t k, const TileSizes& sizes, const uint8_t* data, Tiles* tiles) {
+  tiles->low = data;
+  tiles->high = data + sizes.low;
+  tiles->sub = data + sizes.low + sizes.high;
+  tiles->super = data + sizes.low + sizes.high + sizes.sub;
   tiles->blocks = (k + kBlockInputs - 1) / kBlockInputs;
   tiles->bf16 = type == DType::kMXFP4;
   if (type == DType::kI8 || HasWords(type) || type == DType::kF8E4M3) return;

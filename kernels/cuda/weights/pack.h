@@ -20,7 +20,7 @@ TileSizes SizesOfTiles(DType type, size_t n, size_t k, size_t group);
 // `w` describes the whole matrix, and its tiles have the places of their parts. Packs the outputs [first, first + n)
 // whose rows `data` has: first is a multiple of 16, and n too unless they are the last ones.
 void PackRows(Stream stream, const Matrix& w, size_t first, size_t n, const uint8_t* data);
-// Fills in what Tiles has besides addresses.
-void DescribeTiles(DType type, size_t k, Tiles* tiles);
+// Describes the tiles of a matrix whose parts lie one after the other at `data`, on the device.
+void DescribeTiles(DType type, size_t k, const TileSizes& sizes, const uint8_t* data, Tiles* tiles);
 
 }  // namespace gyre::cuda
