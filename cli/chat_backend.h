@@ -27,7 +27,7 @@ struct ChatAnswer {
   std::optional<Usage> usage;   // absent: not told, or stopped
   std::string note;             // why the answer is cut off; "" = it is not
   std::vector<ChatCall> calls;  // complete ones
-  // Behind which the calls stand, where the model reads it again with their results; "" elsewhere.
+  // The model's thoughts. With calls it reads them again, beside the results.
   std::string reasoning;
 };
 

@@ -67,7 +67,6 @@ class AnswerReader {
     Take(reader_.Finish(text, cut));
     // A call that was cut is none.
     if (in_call_) answer_->calls.pop_back();
-    if (answer_->calls.empty()) answer_->reasoning.clear();
   }
 
  private:

@@ -45,7 +45,6 @@ class UrlBackend : public ChatBackend {
     for (ApiCall& call : calls.Finish(end->finish_reason == "length")) {
       answer.calls.push_back({std::move(call.id), std::move(call.name), std::move(call.arguments)});
     }
-    if (answer.calls.empty()) answer.reasoning.clear();
     if (end->finish_reason == "length") {
       answer.note = options.n >= 0 ? fmt::format("the answer is cut off after {} or at the context's end",
                                                  Counted(static_cast<uint64_t>(options.n), "token"))

@@ -87,9 +87,9 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
     fmt::print(stderr, "{}: row length not divisible by {}\n", DescribeFallbacks(report->fallbacks), report->block);
   }
   if (!options.importance.empty()) {
-    fmt::print(stderr, "{} of the importance matrix {} used\n",
+    fmt::print(stderr, "{} of the importance matrix {} weights here\n",
                Counted(static_cast<uint64_t>(report->with_importance), "tensor"),
-               report->with_importance == 1 ? "is" : "are");
+               report->with_importance == 1 ? "has" : "have");
   }
   fmt::print(stderr, "{}: {:.1f} MiB, was {:.1f}; relative error of the weights {:.3g}\n", options.out,
              static_cast<double>(report->bytes_after) / (1 << 20),

@@ -24,14 +24,15 @@
 namespace gyre {
 namespace {
 
+bool HasOwnSpeed(const MeasureOptions& o) { return o.device != nullptr && !o.device->hardware().empty(); }
+
 // The key of the kept numbers: this start of the machine, and the number of threads and the instruction set, or the
 // device.
 std::string KeyOf(const MeasureOptions& options) {
   const StatusOr<std::string> boot = ReadSmallFile("/proc/sys/kernel/random/boot_id");
   if (!boot.ok()) return "";
   const std::string start = boot->substr(0, boot->find('\n'));
-  if (options.device != nullptr && !options.device->hardware().empty())
-    return fmt::format("{} {} {}", start, options.device->hardware(), 0);
+  if (HasOwnSpeed(options)) return fmt::format("{} {} 0", start, options.device->hardware());
   return fmt::format("{} {} {}", start, IsaName(options.isa), options.threads);
 }
 
@@ -42,8 +43,8 @@ std::string DiskOf(const std::string& file) {
   return std::to_string(found.st_dev);
 }
 
-// A kept file has lines "BOOT ISA THREADS NAME VALUE", with NAME "memory", "operations" or a disk's. Those of another
-// start of the machine are dropped.
+// A kept file has lines "BOOT ISA THREADS NAME VALUE", with NAME "memory", "operations" or a disk's; a device has its
+// hardware and 0 in place of ISA and THREADS. Lines of another start of the machine are dropped.
 struct Kept {
   std::string key;  // "" = nothing is kept
   std::vector<std::string> others;
@@ -151,7 +152,7 @@ MachineSpeed MeasureMachine(const MeasureOptions& options) {
     return value;
   };
   MachineSpeed speed;
-  const bool own_speed = options.device != nullptr && !options.device->hardware().empty();
+  const bool own_speed = HasOwnSpeed(options);
   std::optional<DeviceSpeed> of_device;  // measured once for both numbers
   const auto device_speed = [&] {
     if (!of_device) of_device = TryMeasure(*options.device);

@@ -15,7 +15,7 @@ struct MeasureOptions {
   int threads = 1;   // that compute
   std::string file;  // that weights are read from; "" = the disk is not measured
   std::string kept;  // file with what was measured before; "" = it is always measured
-  // That computes; null: the host's processors. Those also measure for a device that does not (Device::Measure).
+  // The device that is measured. Null, or one without hardware(): the host's processors are.
   Device* device = nullptr;
 };
 

@@ -37,7 +37,7 @@ class HeldText {
   std::string_view all() const { return held_; }
   std::string_view rest() const { return std::string_view(held_).substr(at_); }
   std::string_view taken() const { return std::string_view(held_).substr(0, at_); }
-  // Gives out the text that was taken.
+  // Drops the text that was taken.
   void Forget() {
     held_.erase(0, at_);
     at_ = 0;

@@ -20,7 +20,6 @@ class Importance {
   static StatusOr<Importance> Load(const std::string& path);
 
   bool empty() const { return means_.empty(); }
-  size_t size() const { return means_.size(); }
   // The mean squares of a tensor's columns, for a stack of experts [expert][column]; empty if there are none. Experts
   // that no row went through have ones.
   std::span<const float> Find(const std::string& tensor) const;

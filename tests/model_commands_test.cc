@@ -214,7 +214,8 @@ TEST_F(ModelCommandsTest, ImatrixWritesWhatQuantizeReads) {
   with.insert(with.end(), {"--imatrix", Path("matrix"), "--tensor-type", "ffn_down=IQ4_NL"});
   const Ended quantized = Run(with);
   EXPECT_EQ(quantized.code, 0) << quantized.output;
-  EXPECT_THAT(quantized.output, ::testing::ContainsRegex("[1-9][0-9]* tensors of the importance matrix are used"));
+  EXPECT_THAT(quantized.output,
+              ::testing::ContainsRegex("[1-9][0-9]* tensors of the importance matrix have weights here"));
   const auto model = OpenModel(Path("out.gguf"));
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kDown).type, DType::kIQ4_NL);

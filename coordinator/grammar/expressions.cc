@@ -225,7 +225,8 @@ ExprId Expressions::Alt(std::vector<ExprId> parts) {
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
   if (!parts.empty() && parts[0] == kNothing) parts.erase(parts.begin());
-  // Else the complement of what has every text would be searched for one, through each state of what stands beside it.
+  // An alternative that takes every text replaces the others. Otherwise a search for a text in the complement would
+  // visit each state of the others.
   const auto everything = std::find_if(parts.begin(), parts.end(), [this](ExprId p) { return IsEverything(p); });
   if (everything != parts.end() &&
       std::all_of(parts.begin(), parts.end(), [this](ExprId p) { return nodes_[p].regular; })) {

@@ -201,7 +201,7 @@ size_t MaskMaker::MostToEnd(ExprId e) {
   return to_end_[e] = most;
 }
 
-// The same by the expression's states; SIZE_MAX: these are too many.
+// MostToEnd by a search through the expression's states. SIZE_MAX: there are too many, or one calls a rule.
 size_t MaskMaker::FarthestEnd(ExprId e) {
   Expressions& expressions = parser_.expressions();
   std::vector<ExprId> states = {e};
@@ -239,8 +239,8 @@ size_t MaskMaker::FarthestEnd(ExprId e) {
   return most;
 }
 
-// Without the upper bounds of its counters that a token can't come near. room: texts of at most so many bytes are the
-// same.
+// The expression without those upper bounds of its counters that no token can reach. Lowers *room to the longest text,
+// in bytes, for which both are the same.
 ExprId MaskMaker::WithoutBounds(ExprId e, size_t* room) {
   Expressions& expressions = parser_.expressions();
   switch (expressions.kind(e)) {

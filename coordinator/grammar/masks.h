@@ -66,11 +66,12 @@ class MaskMaker {
   size_t LeastBytes(ExprId e);
   size_t MostToEnd(ExprId e);
   size_t FarthestEnd(ExprId e);
-  // The known mask of the expression that has the most tokens in common with this one; null: there is none.
+  // An expression whose mask is known.
   struct Base {
     ExprId e;
     const Own* own;
   };
+  // The base that has the most tokens in common with this expression; null: there is none.
   const Base* Likest(ExprId e, const Own& own);
   // Walks the nodes; those that begin with a byte behind which the base goes on in the same way are as there.
   void Walk(ExprId e, const Base* base, bool bare, TokenBits* bits, Own* own);

@@ -305,7 +305,7 @@ StatusOr<SchemaId> SchemaDocument::Follow(SchemaId s, std::string_view keyword, 
     }
     return at->second;
   }
-  // Again the outermost one on the way.
+  // With several resources that have $recursiveAnchor, the outermost one on the way is meant.
   if (keyword == "$recursiveRef" && resources_[resource].recursive &&
       std::count_if(resources_.begin(), resources_.end(), [](const Resource& r) { return r.recursive; }) > 1) {
     return Unimplemented("$recursiveRef at {}: {} depends on the way to it", "#" + pointer(s), reference);

@@ -336,7 +336,7 @@ Status SchemaTableau::ObeyKeyword(SchemaId s, const std::string& keyword, const 
     GYRE_RETURN_IF_ERROR(expect(value.Is(JsonKind::kObject), "an object"));
     for (const auto& [name, needs] : value.members) work->choices.push_back({s, watchers, &name, &needs});
   } else if (keyword == "unevaluatedItems" || keyword == "unevaluatedProperties") {
-    return absl::OkStatus();  // Finish
+    return absl::OkStatus();  // Finish obeys them
   }
   return absl::OkStatus();
 }
@@ -437,7 +437,7 @@ Status SchemaTableau::BreakKeyword(SchemaId s, const std::string& keyword, const
   auto sub = [&](const JsonTree& t, const std::string& step = "") { return Sub(s, keyword, t, step); };
 
   if (IsReference(keyword)) {
-    GYRE_ASSIGN_OR_RETURN(const SchemaId target, document_.Follow(s, keyword, value.text));
+    const SchemaId target = obeyed.obey.back().schema;
     return way(kAllTypes, [&](Work* w) { w->to_break.push_back(target); });
   }
   if (keyword == "type") {

@@ -154,7 +154,8 @@ void AddResult(JsonFields& fields, json::array* messages) {
 void ReadItem(JsonFields& fields, json::array* messages) {
   const std::string type = fields.String("type").value_or("message");
   if (type == "reasoning") return AddThought(fields, messages);
-  if (type == "function_call" || type == "custom_tool_call") return AddCall(fields, type[0] == 'c', messages);
+  if (type == "function_call" || type == "custom_tool_call")
+    return AddCall(fields, type == "custom_tool_call", messages);
   if (type == "function_call_output" || type == "custom_tool_call_output") return AddResult(fields, messages);
   if (type != "message") {
     const std::string path = fields.Path("type");
@@ -360,17 +361,15 @@ json::object ResponsesAnswer::ItemObject(const Item& item, bool done) const {
   const bool cut = finish_ == FinishReason::kLength && &item == &items_.back();
   object["status"] = !done ? "in_progress" : cut ? "incomplete" : "completed";
   if (!item.space.empty()) object["namespace"] = item.space;
-  if (item.custom) {
-    object["type"] = "custom_tool_call";
-    object["call_id"] = item.call_id;
-    object["name"] = item.name;
-    object["input"] = done ? CustomInput(item.text) : "";
-    return object;
-  }
   if (item.kind == Kind::kCall) {
+    if (item.custom) object["type"] = "custom_tool_call";
     object["call_id"] = item.call_id;
     object["name"] = item.name;
-    object["arguments"] = done ? item.text : "";
+    if (item.custom) {
+      object["input"] = done ? CustomInput(item.text) : "";
+    } else {
+      object["arguments"] = done ? item.text : "";
+    }
     return object;
   }
   if (item.kind == Kind::kReasoning) {

@@ -20,7 +20,7 @@ void ReadPrediction(JsonFields& fields, Question* question) {
   if (prediction == nullptr) return;
   JsonFields inner(*prediction, fields.Path("prediction") + ".");
   if (inner.String("type").value_or("content") != "content")
-    inner.Fail(BadRequest("prediction.type must be content", "prediction.type"));
+    inner.Fail(BadRequest(inner.Path("type") + " must be content", inner.Path("type")));
   inner.Require("content");
   const json::value* content = inner.Any("content");
   if (content != nullptr && content->is_array()) {

@@ -53,7 +53,7 @@ class CudaRuntime : public Runtime {
     Use();
     Check(cudaMalloc(reinterpret_cast<void**>(&memory_), budget),
           "no memory of " + name() + " for --device-memory: " + std::to_string(budget) + " bytes are needed, " +
-              std::to_string(gpu.free) + " are free");
+              std::to_string(FreeMemory(gpu)) + " are free");
     budget_ = arena_.free();
     if (const cudaError_t e = cudaStreamCreateWithFlags(&zeros_, cudaStreamNonBlocking); e != cudaSuccess) {
       cudaFree(memory_);

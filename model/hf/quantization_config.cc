@@ -1,6 +1,5 @@
 #include "model/hf/quantization_config.h"
 
-#include <span>
 #include <string>
 #include <string_view>
 

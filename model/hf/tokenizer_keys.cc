@@ -29,36 +29,38 @@ constexpr std::string_view kBpeKeys[] = {"type",
                                          "merges"};
 constexpr std::string_view kUnigramKeys[] = {"type", "unk_id", "vocab", "byte_fallback"};
 
-// The keys of each type of step, beside `type`. A type that several sections have has the keys of all of them here.
-constexpr std::string_view kByteLevelKeys[] = {"add_prefix_space", "trim_offsets", "use_regex"};
-constexpr std::string_view kMetaspaceKeys[] = {"replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"};
-constexpr std::string_view kReplaceKeys[] = {"pattern", "content"};
-constexpr std::string_view kSplitKeys[] = {"pattern", "behavior", "invert"};
-constexpr std::string_view kStripKeys[] = {"strip_left", "strip_right", "content", "start", "stop"};
-constexpr std::string_view kTemplateKeys[] = {"single", "pair", "special_tokens"};
-constexpr std::string_view kAroundKeys[] = {"sep", "cls", "trim_offsets", "add_prefix_space"};
-constexpr std::string_view kPrependKeys[] = {"prepend"};
-constexpr std::string_view kPrecompiledKeys[] = {"precompiled_charsmap"};
-constexpr std::string_view kDigitsKeys[] = {"individual_digits"};
-constexpr std::string_view kPunctuationKeys[] = {"behavior"};
-constexpr std::string_view kDelimiterKeys[] = {"delimiter"};
+// The keys of each type of step. A type that several sections have has the keys of all of them here.
+constexpr std::string_view kTypeOnly[] = {"type"};
+constexpr std::string_view kByteLevelKeys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"};
+constexpr std::string_view kMetaspaceKeys[] = {"type",           "replacement", "str_rep", "add_prefix_space",
+                                               "prepend_scheme", "split"};
+constexpr std::string_view kReplaceKeys[] = {"type", "pattern", "content"};
+constexpr std::string_view kSplitKeys[] = {"type", "pattern", "behavior", "invert"};
+constexpr std::string_view kStripKeys[] = {"type", "strip_left", "strip_right", "content", "start", "stop"};
+constexpr std::string_view kTemplateKeys[] = {"type", "single", "pair", "special_tokens"};
+constexpr std::string_view kAroundKeys[] = {"type", "sep", "cls", "trim_offsets", "add_prefix_space"};
+constexpr std::string_view kPrependKeys[] = {"type", "prepend"};
+constexpr std::string_view kPrecompiledKeys[] = {"type", "precompiled_charsmap"};
+constexpr std::string_view kDigitsKeys[] = {"type", "individual_digits"};
+constexpr std::string_view kPunctuationKeys[] = {"type", "behavior"};
+constexpr std::string_view kDelimiterKeys[] = {"type", "delimiter"};
 
 struct StepKeys {
   std::string_view type;
   std::span<const std::string_view> keys;
 };
 constexpr StepKeys kSteps[] = {
-    {"NFC", {}},
-    {"NFD", {}},
-    {"NFKC", {}},
-    {"NFKD", {}},
-    {"Lowercase", {}},
-    {"StripAccents", {}},
-    {"Nmt", {}},
-    {"Whitespace", {}},
-    {"WhitespaceSplit", {}},
-    {"ByteFallback", {}},
-    {"Fuse", {}},
+    {"NFC", kTypeOnly},
+    {"NFD", kTypeOnly},
+    {"NFKC", kTypeOnly},
+    {"NFKD", kTypeOnly},
+    {"Lowercase", kTypeOnly},
+    {"StripAccents", kTypeOnly},
+    {"Nmt", kTypeOnly},
+    {"Whitespace", kTypeOnly},
+    {"WhitespaceSplit", kTypeOnly},
+    {"ByteFallback", kTypeOnly},
+    {"Fuse", kTypeOnly},
     {"ByteLevel", kByteLevelKeys},
     {"Metaspace", kMetaspaceKeys},
     {"Replace", kReplaceKeys},
@@ -77,10 +79,7 @@ constexpr StepKeys kSteps[] = {
 Status CheckStep(const json::object& step) {
   const std::string type = Kind(step);
   for (const StepKeys& known : kSteps) {
-    if (known.type != type) continue;
-    json::object rest = step;
-    rest.erase("type");
-    return OnlyKeys(rest, known.keys, type);
+    if (known.type == type) return OnlyKeys(step, known.keys, type);
   }
   return absl::OkStatus();
 }
