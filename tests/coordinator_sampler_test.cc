@@ -278,13 +278,14 @@ TEST(SamplerDistribution, DrawsMatchByChiSquare) {
   }
   for (const SamplingParams& params : cases) {
     const auto expected = OracleDistribution(params, history, {}, logits);
+    const RowRequest request = MakeRowRequest(params, history, {}, 30);
+    if (params.draw == DrawMethod::kUniform) EXPECT_EQ(request.mode, RowMode::kTopK);
     std::map<TokenId, size_t> by_position, by_seed, by_candidates, biased;
     for (uint32_t i = 0; i < kDraws; ++i) {
       ++by_position[SampleFull(params, history, {}, logits, i)->token];
       SamplingParams seeded = params;
       seeded.seed = i;
       ++by_seed[SampleFull(seeded, history, {}, logits, 9)->token];
-      const RowRequest request = MakeRowRequest(params, history, {}, 30);
       if (request.mode == RowMode::kTopK) {
         const auto draw = SampleCandidates(params, history, request, OracleAnswer(request, logits, i), 30);
         ASSERT_TRUE(draw.ok() && draw->has_value());

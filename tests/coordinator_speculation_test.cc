@@ -101,7 +101,7 @@ TEST(RequestDrafts, ChancesFollowWhatComesTrue) {
   }
   EXPECT_GT(right.Propose({}, 8).chances.back(), 0.9f);
   for (int i = 200; i < 260; ++i) {
-    const Drafts drafts = wrong.Propose({}, 8);
+    wrong.Propose({}, 8);
     wrong.Drawn(1000 + i);
     wrong.Drawn(i % 4), wrong.Drawn((i + 1) % 4), wrong.Drawn((i + 2) % 4);
   }

@@ -254,8 +254,7 @@ TEST_F(CudaAttentionTiles, MatchTheReferenceAndTheRowAlone) {
   for (const KvType type : {KvType::kF16, KvType::kBf16}) {
     for (const int head_dim : {64, 128}) {
       if (type == KvType::kBf16 && head_dim == 128) continue;
-      Two two = MakeTwo(type, head_dim);
-      two.view.k = two.k.data(), two.view.v = two.v.data();
+      const Two two = MakeTwo(type, head_dim);
       std::vector<uint32_t> at;
       for (uint32_t p = 100; p < 170; ++p) at.push_back(p);
       for (uint32_t p = 0; p < 5; ++p) at.push_back(kPositions + p);

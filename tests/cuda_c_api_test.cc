@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "gyre.h"
@@ -56,6 +57,9 @@ TEST(CudaCApiTest, TwoSessionsGiveOneTextAndASeedGivesItsOwn) {
   EXPECT_EQ(TextOf(model.get(), 6, 0, 2, &error), greedy) << "temperature 0 draws nothing";
   const std::string drawn = TextOf(model.get(), 6, 0.7f, 42, &error);
   EXPECT_EQ(TextOf(model.get(), 6, 0.7f, 42, &error), drawn);
+  std::set<std::string> others;
+  for (uint64_t seed = 43; seed < 47; ++seed) others.insert(TextOf(model.get(), 6, 0.7f, seed, &error));
+  EXPECT_GT(others.size(), 1u) << "the seed decides";
 }
 
 TEST(CudaCApiTest, MemoryThatDoesNotSufficeIsTwo) {

@@ -135,7 +135,7 @@ TEST_F(CudaDeviceTest, QuantizedProductsAreAsGoodAsTheCpus) {
 
 // int8 and E4M3 whose scales lie beside them: packed, and where the scales cut the tiles' blocks as in the file.
 TEST_F(CudaDeviceTest, TypesWithScalesOfTheirOwn) {
-  for (const testing::Made& m :
+  for (const testing::ScaledWeights& m :
        {testing::MakeScaled(DType::kI8, 20, 128, 32, 0), testing::MakeScaled(DType::kI8, 20, 128, 16, 0),
         testing::MakeScaled(DType::kF8E4M3, 20, 128, 64, 30), testing::MakeScaled(DType::kF8E4M3, 20, 100, 12, 3)}) {
     const auto x = Random(3 * m.view.k, 4);

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "kernels/cuda/products/products.h"
@@ -73,7 +72,7 @@ TEST_F(CudaProducts, RowsOfEmbeddingsHaveTheBitsOfTheReference) {
 }
 
 TEST_F(CudaProducts, TypesWithScalesOfTheirOwn) {
-  for (const testing::Made& m :
+  for (const testing::ScaledWeights& m :
        {testing::MakeScaled(DType::kI8, 6, 96, 32, 0), testing::MakeScaled(DType::kF8E4M3, 6, 90, 4, 3)}) {
     std::vector<float> expected(m.view.n * m.view.k);
     for (size_t r = 0; r < m.view.n; ++r) DequantizeRow(m.view, r, &expected[r * m.view.k]);

@@ -119,7 +119,7 @@ TEST_F(CudaRowProducts, ARowsBitsDoNotDependOnItsCompanions) {
 }
 
 TEST_F(CudaRowProducts, TypesWithScalesOfTheirOwn) {
-  for (const testing::Made& m :
+  for (const testing::ScaledWeights& m :
        {testing::MakeScaled(DType::kI8, 18, 96, 32, 0), testing::MakeScaled(DType::kF8E4M3, 21, 200, 64, 60)}) {
     ExpectProduct(m.view, 10, {{9, 1}}, false);
     ExpectProduct(m.view, 10, {{9, 1}}, true);

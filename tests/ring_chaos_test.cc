@@ -199,7 +199,7 @@ class Chaos {
     std::filesystem::remove_all(cache->second, error);
     caches_.erase(cache);
   }
-  // Changes a byte in up to three of the files below a folder, and returns the number of files.
+  // Changes a bit in up to three of the files below a folder, and returns the number of files.
   int Damage(const std::string& folder) {
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -208,15 +208,7 @@ class Chaos {
     std::sort(files.begin(), files.end());  // a seed names the same files again
     std::shuffle(files.begin(), files.end(), random_);
     files.resize(std::min<size_t>(files.size(), 1 + Draw(3)));
-    for (const auto& file : files) {
-      const auto at = static_cast<std::streamoff>(Draw(std::filesystem::file_size(file)));
-      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-      bytes.seekg(at);
-      const char changed = static_cast<char>(bytes.get() ^ (1 << Draw(8)));
-      bytes.seekp(at);
-      bytes.put(changed);
-      EXPECT_TRUE(bytes.good()) << file;
-    }
+    for (const auto& file : files) testing::FlipBit(file, Draw(std::filesystem::file_size(file)));
     return static_cast<int>(files.size());
   }
   void Gone(size_t at) {

@@ -62,19 +62,23 @@ TEST_F(GpuRingTest, LayersMoveBetweenAGpuAndProcessorsWithTheirPages) {
   ASSERT_TRUE(ring.Serves(2));
   const char* const cuts[] = {"gpu=0-2,cpu=3-5", "cpu=0-1,gpu=2-5", "gpu=0-4,cpu=5", "cpu=0-5", "gpu=0-5"};
   std::vector<testing::Answer> answers(4);
+  uint64_t pages = 0;
   for (const char* cut : cuts) {
     std::vector<std::thread> clients;
     for (int i = 0; i < 4; ++i)
-      clients.emplace_back([&, i] { answers[static_cast<size_t>(i)].tokens = RunOver(ring.at(), Greedy(i)).tokens; });
+      clients.emplace_back([&, i] { answers[static_cast<size_t>(i)] = RunOver(ring.at(), Greedy(i)); });
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
     const auto change = AskResize(ring.at(), cut);
     EXPECT_TRUE(change.ok()) << cut << ": " << change.status() << ring.serve().output();
+    if (change.ok()) pages += change->pages_moved();
     for (auto& client : clients) client.join();
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(answers[i].tokens, expected[i]) << cut << ", text " << i;
   }
   const auto status = FetchStatus(ring.at());
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->rows_replayed(), 0u) << "tokens were computed again";
+  EXPECT_GT(pages, 0u);
   std::string isas;
   for (const auto& m : status->members()) isas += m.isa() + " ";
   EXPECT_THAT(isas, HasSubstr("cuda-exact"));
@@ -83,13 +87,16 @@ TEST_F(GpuRingTest, LayersMoveBetweenAGpuAndProcessorsWithTheirPages) {
 TEST_F(GpuRingTest, AStateOfEachKindMovesToAGpuAndBack) {
   const TinyModelFile hybrid(testing::BuildTinyHybrid("qwen3next"));
   const auto expected = Texts(hybrid.path(), 1);
-  Ring ring(hybrid.path(), {"--no-local", "--min-workers", "2", "--no-prefix-cache"});
+  Ring ring(hybrid.path(), {"--no-local", "--min-workers", "2"});
   ring.AddWorker("gpu", OnGpu());
   ring.AddWorker("cpu", kOnCpu);
   ASSERT_TRUE(ring.Serves(2));
+  EXPECT_EQ(RunOver(ring.at(), Greedy(0)).tokens, expected[0]);
   for (const char* cut : {"gpu=0-4,cpu=5", "cpu=0-2,gpu=3-5"}) {
     ASSERT_TRUE(ring.AsksFor(cut));
-    EXPECT_EQ(RunOver(ring.at(), Greedy(0)).tokens, expected[0]) << cut;
+    const testing::Answer again = RunOver(ring.at(), Greedy(0));
+    EXPECT_EQ(again.tokens, expected[0]) << cut;
+    EXPECT_GT(again.cached, 0u) << cut << ": the state was computed again";
   }
 }
 
@@ -116,14 +123,17 @@ TEST_F(GpuRingTest, AKilledGpuWorkersPagesComeFromTheirCopies) {
   ring.AddWorker("gpu1", OnGpu());
   ring.AddWorker("gpu2", OnGpu());
   ASSERT_TRUE(ring.Serves(3));
-  std::vector<testing::Answer> answers(2);
-  std::vector<std::thread> clients;
-  for (size_t i = 0; i < 2; ++i)
-    clients.emplace_back([&, i] { answers[i].tokens = RunOver(ring.at(), Greedy(static_cast<int>(i))).tokens; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(RunOver(ring.at(), Greedy(static_cast<int>(i))).tokens, expected[i]);
+  ASSERT_TRUE(testing::Replicated(ring, 3));
   ring.worker(2).Kill(SIGKILL);
-  for (auto& client : clients) client.join();
-  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(answers[i].tokens, expected[i]);
+  ASSERT_TRUE(testing::Lost(ring, 1));
+  ASSERT_TRUE(ring.Serves(2));
+  for (size_t i = 0; i < 2; ++i) {
+    const Request request = Greedy(static_cast<int>(i));
+    const testing::Answer again = RunOver(ring.at(), request);
+    EXPECT_EQ(again.tokens, expected[i]);
+    EXPECT_GE(again.cached + 16, request.prompt.size()) << "the pages were computed again";
+  }
 }
 
 TEST_F(GpuRingTest, APlanThatAGpuDoesNotHoldIsRefusedWithTheNumbersAndThePlanBeforeStays) {

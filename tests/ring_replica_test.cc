@@ -18,36 +18,14 @@ namespace {
 using std::chrono::milliseconds;
 using testing::Ask;
 using testing::Clients;
+using testing::Lost;
 using testing::OneProcess;
+using testing::Replicated;
 using testing::Ring;
 using testing::RunOne;
 using testing::RunOver;
 
 constexpr int kVocab = 90;
-
-// Waits until every member's replica is whole up to its source's last step.
-bool Replicated(const Ring& ring, int members) {
-  for (int i = 0; i < 4000; ++i) {
-    const auto status = FetchStatus(ring.address());
-    int whole = 0;
-    for (int m = 0; status.ok() && m < status->members_size(); ++m)
-      whole += status->members(m).has_replica() && status->members(m).replica().whole() &&
-               status->members(m).replica().behind() == 0 && status->members(m).replica().pages() > 0;
-    if (whole == members) return true;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  ADD_FAILURE() << "the replicas are not whole";
-  return false;
-}
-
-bool Lost(const Ring& ring, uint64_t times) {
-  for (int i = 0; i < 4000; ++i) {
-    const auto status = FetchStatus(ring.address());
-    if (status.ok() && status->lost() >= times) return true;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return false;
-}
 
 testing::TinyModelFile ModelOf(const std::string& name) {
   if (name == "qwen35") return testing::TinyModelFile(testing::BuildTinyHybrid(name));

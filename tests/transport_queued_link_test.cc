@@ -56,7 +56,8 @@ TEST(QueuedLinkTest, ATcpLinkTakesAtOnceWhatItsRoomPromises) {
     ASSERT_GT(sent, 10u);
     for (uint64_t i = 0; i < sent; ++i) ExpectBytes(*pair.second, i, bytes(i));
     // The bytes that the peer has acknowledged are room again.
-    while (pair.first->Room() < 65536) std::this_thread::yield();
+    for (const Deadline late = After(seconds(20)); pair.first->Room() < 65536; std::this_thread::yield())
+      ASSERT_LT(Clock::now(), late);
   }
 }
 

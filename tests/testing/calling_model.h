@@ -30,8 +30,8 @@ inline std::string VisibleBytes(std::string_view bytes) {
 
 // A GGUF file. `calls`: what it writes when it is asked, in tokens of these texts; `answers`: after a result. Its
 // template shows the tools, the calls and the results, and its calls are <tool_call>{"name", "arguments"}</tool_call>.
-inline std::vector<std::byte> CallingModel(const std::vector<std::string_view>& calls,
-                                           const std::vector<std::string_view>& answers, uint32_t context = 4096) {
+inline std::vector<std::byte> CallingModel(std::initializer_list<std::string_view> calls,
+                                           std::initializer_list<std::string_view> answers) {
   constexpr int kNormal = 1, kControl = 3;
   constexpr uint32_t kDim = 288;
   std::vector<std::string> tokens;
@@ -54,7 +54,7 @@ inline std::vector<std::byte> CallingModel(const std::vector<std::string_view>& 
   }
   GgufWriter w;
   w.String("general.architecture", "llama");
-  w.Uint("llama.context_length", context);
+  w.Uint("llama.context_length", 4096);
   w.Uint("llama.embedding_length", kDim);
   w.Uint("llama.block_count", 1);
   w.Uint("llama.feed_forward_length", kDim);

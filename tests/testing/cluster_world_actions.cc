@@ -40,9 +40,8 @@ void ClusterWorld::Say(const std::shared_ptr<SimulatedMember>& m, Epoch epoch, S
   if (m->silent) return;
   After(m->delay, [this, m, epoch, what = std::move(what)] {
     if (m->silent || !has(m->info.name) || members_.at(m->info.name) != m) return;
-    if (StageEvent{.worker = {}, .epoch = epoch, .what = what}.AnswerTo(ChangeVerb::kPrepare) != nullptr &&
-        m->prepared.count(epoch) == 0)
-      return;  // aborted meanwhile
+    const auto* done = std::get_if<StageDone>(&what);
+    if (done != nullptr && done->verb == ChangeVerb::kPrepare && m->prepared.count(epoch) == 0) return;  // aborted
     Do(state_.Said(m->id, {.worker = "whoever", .epoch = epoch, .what = what}, now()));
   });
 }

@@ -122,6 +122,31 @@ class Ring {
   std::shared_ptr<const Identity> identity_;
 };
 
+// Waits until every member's replica is whole up to its source's last step.
+inline bool Replicated(const Ring& ring, int members) {
+  for (int i = 0; i < 4000; ++i) {
+    const auto status = FetchStatus(ring.address());
+    int whole = 0;
+    for (int m = 0; status.ok() && m < status->members_size(); ++m)
+      whole += status->members(m).has_replica() && status->members(m).replica().whole() &&
+               status->members(m).replica().behind() == 0 && status->members(m).replica().pages() > 0;
+    if (whole == members) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << "the replicas are not whole";
+  return false;
+}
+
+// Waits until so many workers were lost.
+inline bool Lost(const Ring& ring, uint64_t times) {
+  for (int i = 0; i < 4000; ++i) {
+    const auto status = FetchStatus(ring.address());
+    if (status.ok() && status->lost() >= times) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 struct Answer {
   std::vector<TokenId> tokens;
   uint32_t cached = 0;  // of the prompt

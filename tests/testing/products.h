@@ -107,13 +107,13 @@ inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
   return w;
 }
 
-struct Made {
+struct ScaledWeights {
   std::vector<std::byte> bytes, scales;
   WeightView view;
 };
 // int8 with a scale for each `group`, or E4M3 with one for each group x group: types with scales of their own.
-inline Made MakeScaled(DType type, size_t n, size_t k, size_t group, size_t first_row) {
-  Made m;
+inline ScaledWeights MakeScaled(DType type, size_t n, size_t k, size_t group, size_t first_row) {
+  ScaledWeights m;
   std::mt19937 random(11);
   m.bytes.resize(n * k);
   for (std::byte& b : m.bytes) {
