@@ -53,29 +53,32 @@ if(GYRE_TESTS)
   gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_row_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
   gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test cuda_graphs_test cuda_host_test DEPS cuda_emulated gyre_worker)
-  # Engines, rings and the program for tests on this device. ThreadSanitizer does not know of the emulator's fibers.
-  foreach(program engine_tests golden_tests ring_tests)
-    target_sources(${program} PRIVATE testing/cuda_kind.cc)
-    target_link_libraries(${program} PRIVATE cuda_emulated)
-  endforeach()
-  target_sources(gyre_for_tests PRIVATE testing/cuda_kind.cc)
-  target_link_libraries(gyre_for_tests PRIVATE cuda_emulated)
-  gyre_tests(gpu_process_tests "engine;process" FILES ring_gpu_test DEPS gyre_runtime)
-  target_compile_definitions(gpu_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre_for_tests>")
-  add_dependencies(gpu_process_tests gyre_for_tests)
-  # The whole file takes minutes; some of it is in every run.
-  set_property(TEST ring_gpu_test PROPERTY LABELS slow)
-  string(JOIN ":" short GpuRingTest.AStateOfEachKindMovesToAGpuAndBack GpuRingTest.AKilledGpuWorkersPagesComeFromTheirCopies
-                  GpuRingTest.ACacheThatIsCutForAGpuFitsIntoItsMemory GpuRunTest.DevicesAreListedAndMissingOnesHaveAReason)
-  add_test(NAME ring_on_emulated_gpu COMMAND gpu_process_tests --gtest_filter=${short})
-  set_tests_properties(ring_on_emulated_gpu PROPERTIES LABELS "engine;process" TIMEOUT 600 FAIL_REGULAR_EXPRESSION "Running 0 tests")
   if(NOT GYRE_SANITIZE STREQUAL thread)
-    # The library for C, from its sources, as its shared object has no emulated GPU.
+    # The library for C, from its sources, as its shared object has no emulated GPU. ThreadSanitizer does not know of the emulator's fibers.
     gyre_tests(gpu_c_api_tests engine FILES cuda_c_api_test DEPS gyre_runtime cuda_emulated)
     target_sources(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/runtime/c_api.cc testing/cuda_kind.cc)
     target_include_directories(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/include)
     target_compile_definitions(gpu_c_api_tests PRIVATE GYRE_VERSION="${PROJECT_VERSION}"
                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
+  endif()
+  # Engines, rings and the program for tests on this device. The emulator checks each access itself, and a sanitizer's compiler takes
+  # minutes for the kernels.
+  if(NOT GYRE_SANITIZE)
+    foreach(program engine_tests golden_tests ring_tests)
+      target_sources(${program} PRIVATE testing/cuda_kind.cc)
+      target_link_libraries(${program} PRIVATE cuda_emulated)
+    endforeach()
+    target_sources(gyre_for_tests PRIVATE testing/cuda_kind.cc)
+    target_link_libraries(gyre_for_tests PRIVATE cuda_emulated)
+    gyre_tests(gpu_process_tests "engine;process" FILES ring_gpu_test DEPS gyre_runtime)
+    target_compile_definitions(gpu_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre_for_tests>")
+    add_dependencies(gpu_process_tests gyre_for_tests)
+    # The whole file takes minutes; some of it is in every run.
+    set_property(TEST ring_gpu_test PROPERTY LABELS slow)
+    string(JOIN ":" short GpuRingTest.AStateOfEachKindMovesToAGpuAndBack GpuRingTest.AKilledGpuWorkersPagesComeFromTheirCopies
+                    GpuRingTest.ACacheThatIsCutForAGpuFitsIntoItsMemory GpuRunTest.DevicesAreListedAndMissingOnesHaveAReason)
+    add_test(NAME ring_on_emulated_gpu COMMAND gpu_process_tests --gtest_filter=${short})
+    set_tests_properties(ring_on_emulated_gpu PROPERTIES LABELS "engine;process" TIMEOUT 600 FAIL_REGULAR_EXPRESSION "Running 0 tests")
     add_test(NAME engine_on_emulated_gpu COMMAND engine_tests --gtest_filter=EngineTest.PenaltiesAndBiasReachTheDraw)
     string(JOIN ":" ring EngineTest.GenerationEndsAtTheContext EngineTest.PromptLogitsComeOnceEachAlsoAfterAPreemption
                     EngineTest.AFailedStepIsSentAgainAndTheTextStaysTheSame)

@@ -5,14 +5,14 @@ if(GYRE_TESTS)
           runtime_kv_choice_test engine_speculation_test engine_prompts_test engine_reattach_test engine_window_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc testing/isa_environment.cc testing/emulated_isa.cc)
-  gyre_tests(golden_tests engine
+  gyre_tests(golden_tests "engine;openmp"
     FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test model_hf_tokenizer_test
           model_hf_values_test worker_golden_state_test worker_golden_quantized_test worker_golden_test
           worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(golden_tests PRIVATE testing/far_kind.cc testing/hf_folder.cc testing/isa_environment.cc
                                       testing/emulated_isa.cc)
-  gyre_tests(cli_tests engine
+  gyre_tests(cli_tests "engine;pure"
     FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test cli_tables_test cli_word_wrap_test
     DEPS gyre_cli Boost::json)
   gyre_tests(ring_tests "engine;process"
@@ -73,7 +73,8 @@ if(GYRE_TESTS)
 
   # Once more with other instruction sets than the processor's best, as no text and no plan of a test may depend on the
   # processor (docs/kernels.md): engines and some of the rings always, all rings with the label "isa" (scripts/test
-  # --only isa). Sanitizers see only the tiles: those with the label "other-isa" would tell them nothing new.
+  # --only isa). AddressSanitizer sees only the tiles: those with the label
+  # "other-isa" would tell sanitizers nothing new.
   set(engine_files engine_faults_test engine_requests_test engine_soak_test engine_resize_test engine_survive_test
                    engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
                    engine_prompts_test engine_reattach_test engine_window_test)
@@ -82,7 +83,7 @@ if(GYRE_TESTS)
     set(environment "GYRE_TEST_ISA=${isa};${program_for_tests}")
     foreach(file ${engine_files} engine_ring_test engine_state_test)
       set(labels "engine;other-isa")
-      if(isa STREQUAL amx-emulated AND file MATCHES "ring|resize|prompts|state")
+      if(isa STREQUAL amx-emulated AND file MATCHES "ring|resize|prompts|state" AND NOT GYRE_SANITIZE STREQUAL thread)
         set(labels engine)
       endif()
       gyre_test_entry(${file}_${isa} engine_tests ${file} "${labels}")

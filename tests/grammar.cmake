@@ -3,6 +3,9 @@ if(GYRE_TESTS)
     FILES grammar_forced_test grammar_random_schemas_test grammar_regex_test grammar_gbnf_test grammar_masks_test grammar_schema_test grammar_schema_cases_test
           grammar_tool_calls_test
     DEPS gyre_grammar Boost::json)
+  # Of what is in grammar/ only compiled grammars and their masks are shared by threads.
+  set_property(TEST grammar_forced_test grammar_random_schemas_test grammar_regex_test grammar_gbnf_test grammar_schema_test
+                    grammar_schema_cases_test grammar_tool_calls_test APPEND PROPERTY LABELS pure)
   target_compile_definitions(grammar_tests PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
 endif()
 if(GYRE_FUZZ)

@@ -158,12 +158,12 @@ TEST_P(RingStorm, UnauthenticatedPeersAtEveryPortCostLittleAndFailNothing) {
     EXPECT_GT(spoofed, 20u);
   }
   if (kSanitized) return;
-  // A tenth of a core; on a slow machine half of what it costs to knock, but never more than a quarter.
+  // A seventh of a core; on a slow machine half of what it costs to knock, but never more than a quarter.
   const auto share = [](const Usage& from, const Usage& to) {
     return (to.own - from.own) / std::chrono::duration<double>(to.at - from.at).count();
   };
   const double knocking = share(before, after) - share(quiet, before);
-  EXPECT_LT(worst, std::clamp(knocking / 2, 0.1, 0.25)) << "knocking took " << knocking << " of a core";
+  EXPECT_LT(worst, std::clamp(knocking / 2, 0.15, 0.25)) << "knocking took " << knocking << " of a core";
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process grows a little by its own work too.
     EXPECT_LT(after.memory[i], before.memory[i] + (24u << 10)) << "from " << before.memory[i] << " KiB";

@@ -50,16 +50,6 @@ uint16_t PortOf(const std::string& address) {
   return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
 }
 
-// Waits until the cluster has lost so many plans.
-bool Lost(const Ring& ring, uint64_t times) {
-  for (int i = 0; i < 2000; ++i) {
-    const auto status = FetchStatus(ring.address());
-    if (status.ok() && status->lost() >= times) return true;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return false;
-}
-
 // Workers of three are killed, one after the other; another takes the place of each.
 void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kills) {
   const auto expected = testing::TextsOfOneProcess(model, vocab, tokens);

@@ -217,7 +217,7 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
     for (float* all : {normed_.data(), x}) Compact(logit_rows, dim_, all);
     if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
   }
-  if (spec.output_gate) {
+  if (spec.output_gate && kept > 0) {
     const size_t heads = kept * static_cast<size_t>(spec.heads);
     backend_.CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
     backend_.CopyColumns(queries + head_dim, heads, 2 * head_dim, head_dim, Room(gate_, kept * q_dim), head_dim);
