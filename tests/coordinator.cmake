@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(coordinator_tests "unit;pure;asan"
+  gyre_tests(coordinator_tests "unit;pure"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
           coordinator_cluster_soak_test coordinator_cluster_loss_test coordinator_cluster_detach_test
           coordinator_scheduler_soak_test coordinator_scheduler_window_test coordinator_sampler_test
@@ -10,23 +10,20 @@ if(GYRE_TESTS)
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_unit_pool_test coordinator_kv_cache_test
           coordinator_replicas_test
           coordinator_cluster_adopt_test coordinator_cluster_explore_test coordinator_cluster_memory_test
-          coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test coordinator_request_journal_test
-          coordinator_response_journal_test
+          coordinator_cluster_members_test coordinator_cluster_handover_test coordinator_leadership_test
           coordinator_sampling_options_test
     DEPS gyre_coordinator simulated_worlds)
-  # Long, without memory of their own: asan_all alone has them under AddressSanitizer.
-  set_tests_properties(coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_cluster_explore_test
-                       PROPERTIES LABELS "unit;pure")
   add_test(NAME coordinator_cluster_explore_deep COMMAND coordinator_tests --gtest_filter=ClusterExploreTest.*)
   set_tests_properties(coordinator_cluster_explore_deep PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
                GYRE_EXPLORE_DEPTH=4)
-  gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
+  gyre_tests(coordinator_rebalance_tests "unit;pure"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
     DEPS gyre_coordinator simulated_worlds)
   gyre_tests(coordinator_parts_tests "unit;pure;asan"
     FILES coordinator_roster_test coordinator_speeds_test coordinator_ring_watch_test coordinator_kv_restore_test
+          coordinator_request_journal_test coordinator_response_journal_test
     DEPS gyre_coordinator)
-  gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
+  gyre_tests(coordinator_threaded_tests unit FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan"
     FILES coordinator_changing_lines_test coordinator_service_test coordinator_state_test coordinator_option_docs_test
     DEPS gyre_coordinator Boost::json)
@@ -39,15 +36,15 @@ if(GYRE_TESTS)
   gyre_tests(http_server_tests "unit;asan"
     FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test
     DEPS gyre_http)
-  gyre_tests(http_apis_tests "engine;asan"
+  gyre_tests(http_apis_tests engine
     FILES http_apis_test http_ollama_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test http_tools_test
           http_openai_responses_test http_metrics_test http_progress_test http_turns_test
     DEPS gyre_http gyre_runtime Boost::json)
   # An agent's sessions of 30,000 tokens, with their figures.
   add_test(NAME http_turns_full COMMAND http_apis_tests --gtest_filter=*TurnsTest.*)
   set_tests_properties(http_turns_full PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_TURNS_FULL=1)
-  gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
-  gyre_tests(http_live_tests "engine;asan"
+  gyre_tests(http_cluster_tests engine FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
+  gyre_tests(http_live_tests engine
     FILES http_description_test http_grammar_test http_malformed_test http_storm_test http_tool_grammar_test
     DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests http_live_tests)

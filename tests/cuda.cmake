@@ -53,7 +53,7 @@ if(GYRE_TESTS)
   gyre_tests(cuda_tests "unit;pure" FILES cuda_attention_test cuda_products_test cuda_row_products_test cuda_rows_test cuda_sampling_test
              DEPS emulated_kernels gyre_kernels)
   gyre_tests(cuda_device_tests "unit;pure" FILES cuda_device_test cuda_graphs_test cuda_host_test DEPS cuda_emulated gyre_worker)
-  if(NOT GYRE_SANITIZE STREQUAL thread)
+  if(NOT GYRE_SANITIZE MATCHES thread)
     # The library for C, from its sources, as its shared object has no emulated GPU. ThreadSanitizer does not know of the emulator's fibers.
     gyre_tests(gpu_c_api_tests engine FILES cuda_c_api_test DEPS gyre_runtime cuda_emulated)
     target_sources(gpu_c_api_tests PRIVATE ${PROJECT_SOURCE_DIR}/runtime/c_api.cc testing/cuda_kind.cc)

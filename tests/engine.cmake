@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(engine_tests "engine;asan"
+  gyre_tests(engine_tests engine
     FILES engine_faults_test engine_grammar_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
           runtime_kv_choice_test engine_speculation_test engine_prompts_test engine_reattach_test engine_window_test
@@ -83,7 +83,7 @@ if(GYRE_TESTS)
     set(environment "GYRE_TEST_ISA=${isa};${program_for_tests}")
     foreach(file ${engine_files} engine_ring_test engine_state_test)
       set(labels "engine;other-isa")
-      if(isa STREQUAL amx-emulated AND file MATCHES "ring|resize|prompts|state" AND NOT GYRE_SANITIZE STREQUAL thread)
+      if(isa STREQUAL amx-emulated AND file MATCHES "ring|resize|prompts|state" AND NOT GYRE_SANITIZE MATCHES thread)
         set(labels engine)
       endif()
       gyre_test_entry(${file}_${isa} engine_tests ${file} "${labels}")

@@ -27,7 +27,9 @@ class ProductRows : public testing::KernelTest {};
 
 TEST_P(ProductRows, BitsDoNotDependOnTheBatchOrOnThreads) {
   const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
+  int place = 0;
   for (DType type : testing::Grid(kTypes)) {
+    ++place;
     const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, for floats also a tail
     for (const Arithmetic arithmetic : testing::Grid(kArithmetics)) {
       if (arithmetic == Arithmetic::kPrefill && fast_->prefill_matches_decode()) continue;
@@ -38,6 +40,8 @@ TEST_P(ProductRows, BitsDoNotDependOnTheBatchOrOnThreads) {
       for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], arithmetic);
       for (int threads = 1; threads <= 8; ++threads) {
         if (testing::kSanitized && threads != 1 && threads != 3 && threads != 8) continue;
+        // Threads share columns out the same way for all types; each number of them meets some types.
+        if (threads > 3 && place % 5 != threads % 5) continue;
         auto backend = MakeBackend(GetParam(), threads);
         const auto packed = backend->Pack(w.view);
         for (size_t chunk : {1u, 3u, 7u, 17u, 24u}) {
