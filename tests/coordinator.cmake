@@ -19,9 +19,10 @@ if(GYRE_TESTS)
   gyre_tests(coordinator_rebalance_tests "unit;pure"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
     DEPS gyre_coordinator simulated_worlds)
-  gyre_tests(coordinator_parts_tests "unit;pure;asan"
+  gyre_tests(coordinator_parts_tests "unit;pure"
     FILES coordinator_roster_test coordinator_speeds_test coordinator_ring_watch_test coordinator_kv_restore_test
-          coordinator_request_journal_test coordinator_response_journal_test
+    DEPS gyre_coordinator)
+  gyre_tests(coordinator_journal_tests "unit;pure;asan" FILES coordinator_request_journal_test coordinator_response_journal_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests unit FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan"
