@@ -23,42 +23,89 @@ struct GoldenModel {
 };
 
 constexpr GoldenModel k2026(const char* name) { return {"golden2026/", name}; }
-constexpr GoldenModel kWave2(const char* name) { return {"golden-wave2/attention/", name}; }
-constexpr GoldenModel kState(const char* name) { return {"golden-wave2/state/", name}; }
+constexpr GoldenModel kAttention2(const char* name) { return {"golden-wave2/attention/", name}; }
+constexpr GoldenModel kState2(const char* name) { return {"golden-wave2/state/", name}; }
 
 constexpr GoldenModel kModels[] = {
-    k2026("tiny-qwen35-s0-f16"),         k2026("tiny-qwen35moe-s0-f16"),     k2026("tiny-qwen3next-s0-f16"),
-    k2026("tiny-deepseek2-s0-f16"),      k2026("tiny-deepseek2lite-s0-f16"), k2026("tiny-glmflash-s0-f16"),
-    k2026("tiny-nemotronh-s0-f16"),      k2026("tiny-nemotronhmoe-s0-f16"),  k2026("tiny-granitehybrid-s0-f16"),
-    k2026("tiny-lfm2-s0-f16"),           kWave2("tiny-afmoe-s0-f16"),        kWave2("tiny-apertus-s0-f16"),
-    kWave2("tiny-arcee-s0-f16"),         kWave2("tiny-bailingmoe-s0-f16"),   kWave2("tiny-bailingmoe2-s0-f16"),
-    kWave2("tiny-cohere2-s0-f16"),       kWave2("tiny-cohere2moe-s0-f16"),   kWave2("tiny-command-r-s0-f16"),
-    kWave2("tiny-deepseek-s0-f16"),      kWave2("tiny-dots1-s0-f16"),        kWave2("tiny-ernie4_5-s0-f16"),
-    kWave2("tiny-ernie4_5-moe-s0-f16"),  kWave2("tiny-exaone-s0-f16"),       kWave2("tiny-exaone-moe-s0-f16"),
-    kWave2("tiny-exaone4-s0-f16"),       kWave2("tiny-exaone4-swa-s0-f16"),  kWave2("tiny-falcon-s0-f16"),
-    kWave2("tiny-falcon-40b-s0-f16"),    kWave2("tiny-gemma-s0-f16"),        kWave2("tiny-glm4-s0-f16"),
-    kWave2("tiny-gpt2-s0-f16"),          kWave2("tiny-gptneox-s0-f16"),      kWave2("tiny-granitemoe-s0-f16"),
-    kWave2("tiny-hunyuan-dense-s0-f16"), kWave2("tiny-hunyuan-moe-s0-f16"),  kWave2("tiny-hy_v3-s0-f16"),
-    kWave2("tiny-internlm2-s0-f16"),     kWave2("tiny-llama4-s0-f16"),       kWave2("tiny-mimo2-s0-f16"),
-    kWave2("tiny-minicpm-s0-f16"),       kWave2("tiny-nemotron-s0-f16"),     kWave2("tiny-olmoe-s0-f16"),
-    kWave2("tiny-phi2-s0-f16"),          kWave2("tiny-phimoe-s0-f16"),       kWave2("tiny-qwen3vl-s0-f16"),
-    kWave2("tiny-qwen3vlmoe-s0-f16"),    kWave2("tiny-smallthinker-s0-f16"), kWave2("tiny-stablelm-s0-f16"),
-    kWave2("tiny-stablelm-12b-s0-f16"),  kWave2("tiny-starcoder2-s0-f16"),   kWave2("tiny-step35-s0-f16"),
-    kState("tiny-deepseek32-s0-f16"),    kState("tiny-falcon-mamba-s0-f16"), kState("tiny-jamba-s0-f16"),
-    kState("tiny-kimi-linear-s0-f16"),   kState("tiny-lfm2moe-s0-f16"),      kState("tiny-mamba-s0-f16"),
-    kState("tiny-mamba2-s0-f16"),        kState("tiny-plamo2-s0-f16"),       kState("tiny-plamo2-attn-s0-f16"),
-    kState("tiny-plamo3-s0-f16"),
+    k2026("tiny-qwen35-s0-f16"),
+    k2026("tiny-qwen35moe-s0-f16"),
+    k2026("tiny-qwen3next-s0-f16"),
+    k2026("tiny-deepseek2-s0-f16"),
+    k2026("tiny-deepseek2lite-s0-f16"),
+    k2026("tiny-glmflash-s0-f16"),
+    k2026("tiny-nemotronh-s0-f16"),
+    k2026("tiny-nemotronhmoe-s0-f16"),
+    k2026("tiny-granitehybrid-s0-f16"),
+    k2026("tiny-lfm2-s0-f16"),
+    kAttention2("tiny-afmoe-s0-f16"),
+    kAttention2("tiny-apertus-s0-f16"),
+    kAttention2("tiny-arcee-s0-f16"),
+    kAttention2("tiny-bailingmoe-s0-f16"),
+    kAttention2("tiny-bailingmoe2-s0-f16"),
+    kAttention2("tiny-cohere2-s0-f16"),
+    kAttention2("tiny-cohere2moe-s0-f16"),
+    kAttention2("tiny-command-r-s0-f16"),
+    kAttention2("tiny-deepseek-s0-f16"),
+    kAttention2("tiny-dots1-s0-f16"),
+    kAttention2("tiny-ernie4_5-s0-f16"),
+    kAttention2("tiny-ernie4_5-moe-s0-f16"),
+    kAttention2("tiny-exaone-s0-f16"),
+    kAttention2("tiny-exaone-moe-s0-f16"),
+    kAttention2("tiny-exaone4-s0-f16"),
+    kAttention2("tiny-exaone4-swa-s0-f16"),
+    kAttention2("tiny-falcon-s0-f16"),
+    kAttention2("tiny-falcon-40b-s0-f16"),
+    kAttention2("tiny-gemma-s0-f16"),
+    kAttention2("tiny-glm4-s0-f16"),
+    kAttention2("tiny-gpt2-s0-f16"),
+    kAttention2("tiny-gptneox-s0-f16"),
+    kAttention2("tiny-granitemoe-s0-f16"),
+    kAttention2("tiny-hunyuan-dense-s0-f16"),
+    kAttention2("tiny-hunyuan-moe-s0-f16"),
+    kAttention2("tiny-hy_v3-s0-f16"),
+    kAttention2("tiny-internlm2-s0-f16"),
+    kAttention2("tiny-llama4-s0-f16"),
+    kAttention2("tiny-mimo2-s0-f16"),
+    kAttention2("tiny-minicpm-s0-f16"),
+    kAttention2("tiny-nemotron-s0-f16"),
+    kAttention2("tiny-olmoe-s0-f16"),
+    kAttention2("tiny-phi2-s0-f16"),
+    kAttention2("tiny-phimoe-s0-f16"),
+    kAttention2("tiny-qwen3vl-s0-f16"),
+    kAttention2("tiny-qwen3vlmoe-s0-f16"),
+    kAttention2("tiny-smallthinker-s0-f16"),
+    kAttention2("tiny-stablelm-s0-f16"),
+    kAttention2("tiny-stablelm-12b-s0-f16"),
+    kAttention2("tiny-starcoder2-s0-f16"),
+    kAttention2("tiny-step35-s0-f16"),
+    kState2("tiny-deepseek32-s0-f16"),
+    kState2("tiny-falcon-mamba-s0-f16"),
+    kState2("tiny-jamba-s0-f16"),
+    kState2("tiny-kimi-linear-s0-f16"),
+    kState2("tiny-lfm2moe-s0-f16"),
+    kState2("tiny-mamba-s0-f16"),
+    kState2("tiny-mamba2-s0-f16"),
+    kState2("tiny-plamo2-s0-f16"),
+    kState2("tiny-plamo2-attn-s0-f16"),
+    kState2("tiny-plamo3-s0-f16"),
 };
 // Files of those folders that Gyre does not read: their parts are missing.
 constexpr GoldenModel kNotRead[] = {
-    kWave2("tiny-bert-s0-f16"),           kWave2("tiny-gemma3n-kv-s0-Q8_0"),
-    kWave2("tiny-gemma3n-s0-Q8_0"),       kWave2("tiny-modern-bert-s0-f16"),
-    kWave2("tiny-nomic-bert-s0-f16"),     kWave2("tiny-qwen3-embedding-s0-f16"),
-    kWave2("tiny-qwen3-reranker-s0-f16"), kState("tiny-deepseek32-cut-s0-f16"),
-    kState("tiny-deepseek4-s0-f16"),      kState("tiny-falcon-h1-norm-s0-f16"),
-    kState("tiny-falcon-h1-s0-f16"),      kState("tiny-glm-dsa-s0-f16"),
-    kState("tiny-minimax-m3-s0-f16"),     kState("tiny-minimax-m3-sparse-s0-f16"),
-    kState("tiny-rwkv7-s0-f16"),
+    kAttention2("tiny-bert-s0-f16"),
+    kAttention2("tiny-gemma3n-kv-s0-Q8_0"),
+    kAttention2("tiny-gemma3n-s0-Q8_0"),
+    kAttention2("tiny-modern-bert-s0-f16"),
+    kAttention2("tiny-nomic-bert-s0-f16"),
+    kAttention2("tiny-qwen3-embedding-s0-f16"),
+    kAttention2("tiny-qwen3-reranker-s0-f16"),
+    kState2("tiny-deepseek32-cut-s0-f16"),
+    kState2("tiny-deepseek4-s0-f16"),
+    kState2("tiny-falcon-h1-norm-s0-f16"),
+    kState2("tiny-falcon-h1-s0-f16"),
+    kState2("tiny-glm-dsa-s0-f16"),
+    kState2("tiny-minimax-m3-s0-f16"),
+    kState2("tiny-minimax-m3-sparse-s0-f16"),
+    kState2("tiny-rwkv7-s0-f16"),
 };
 
 using testing::ReadFloats;
@@ -165,7 +212,7 @@ TEST(GoldenStates, FarBeyondAWindow) {
   for (const auto& [name, ids_name] :
        {std::pair{"tiny-smallthinker-s0-f16", "ids-4224.txt"}, {"tiny-llama4-s0-f16", "ids-8256.txt"}}) {
     SCOPED_TRACE(name);
-    const GoldenModel model = kWave2(name);
+    const GoldenModel model = kAttention2(name);
     const auto ids = ReadNumbers<TokenId>(testing::SharedData(model.folder) + ids_name);
     const std::vector<float> expected = ReadFloats(PathOf(model, ".long.logits.f32"));
     ASSERT_EQ(expected.size(), 128u * 512);
@@ -186,7 +233,7 @@ TEST(GoldenStates, SparseAttentionIsDenseAtFirst) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
   for (const char* name : {"tiny-deepseek32-cut-s0-f16", "tiny-glm-dsa-s0-f16"}) {
     SCOPED_TRACE(name);
-    const GoldenModel model = kState(name);
+    const GoldenModel model = kState2(name);
     auto ids = ReadNumbers<TokenId>(testing::SharedData(model.folder) + "ids.txt");
     std::vector<float> expected = ReadFloats(PathOf(model, ".logits.f32"));
     ids.resize(24);

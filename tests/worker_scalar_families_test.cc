@@ -81,22 +81,23 @@ constexpr Definition kFamilies[] = {
     {.arch = "maincoder", .qk_norm = true, .norm_first = false},
 };
 
-constexpr size_t kDim = 64, kHeads = 4, kKvHeads = 2, kHead = 16, kWidth = 96, kWords = 96, kLayers = 3, kPlaces = 64;
+constexpr size_t kRowDim = 64, kQueryHeads = 4, kTinyKeyHeads = 2, kTinyHeadDim = 16, kTinyInner = 96, kWords = 96,
+                 kTinyBlocks = 3, kPlaces = 64;
 
-std::vector<std::byte> Write(const Definition& d, uint32_t layers = kLayers) {
+std::vector<std::byte> WriteFamily(const Definition& d, uint32_t layers = kTinyBlocks) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal(0.0f, 1.0f);
   testing::GgufWriter w;
   const auto key = [&](const char* name) { return std::string(d.arch) + "." + name; };
   w.String("general.architecture", d.arch);
   w.Uint(key("block_count"), layers);
-  w.Uint(key("embedding_length"), kDim);
-  w.Uint(key("feed_forward_length"), d.counts_gate ? 2 * kWidth : kWidth);
-  w.Uint(key("attention.head_count"), kHeads);
-  w.Uint(key("attention.head_count_kv"), kKvHeads);
+  w.Uint(key("embedding_length"), kRowDim);
+  w.Uint(key("feed_forward_length"), d.counts_gate ? 2 * kTinyInner : kTinyInner);
+  w.Uint(key("attention.head_count"), kQueryHeads);
+  w.Uint(key("attention.head_count_kv"), kTinyKeyHeads);
   w.Uint(key("context_length"), kPlaces);
   w.Float(key(d.layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), 1e-5f);
-  if (d.rotated > 0 && d.rotated < static_cast<int>(kHead))
+  if (d.rotated > 0 && d.rotated < static_cast<int>(kTinyHeadDim))
     w.Uint(key("rope.dimension_count"), static_cast<uint32_t>(d.rotated));
   w.String("tokenizer.ggml.model", "none");
   const auto tensor = [&](const std::string& name, std::vector<uint64_t> dims, float scale, float offset) {
@@ -116,39 +117,39 @@ std::vector<std::byte> Write(const Definition& d, uint32_t layers = kLayers) {
   const auto bias = [&](const std::string& name, uint64_t n, bool has) {
     if (has) tensor(name + ".bias", {n}, 0.2f, 0);
   };
-  tensor("token_embd.weight", {kDim, kWords}, 1, 0);
-  if (d.positions) tensor("position_embd.weight", {kDim, kPlaces}, 0.5f, 0);
-  norm("output_norm", kDim, d.layer_norms);
-  if (!d.tied) matrix("output.weight", kWords, kDim);
-  const uint64_t q = kHeads * kHead, kv = kKvHeads * kHead;
-  for (size_t i = 0; i < kLayers; ++i) {
+  tensor("token_embd.weight", {kRowDim, kWords}, 1, 0);
+  if (d.positions) tensor("position_embd.weight", {kRowDim, kPlaces}, 0.5f, 0);
+  norm("output_norm", kRowDim, d.layer_norms);
+  if (!d.tied) matrix("output.weight", kWords, kRowDim);
+  const uint64_t q = kQueryHeads * kTinyHeadDim, kv = kTinyKeyHeads * kTinyHeadDim;
+  for (size_t i = 0; i < kTinyBlocks; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
-    norm(b + "attn_norm", kDim, d.layer_norms);
+    norm(b + "attn_norm", kRowDim, d.layer_norms);
     if (d.one_qkv) {
-      matrix(b + "attn_qkv.weight", q + 2 * kv, kDim);
+      matrix(b + "attn_qkv.weight", q + 2 * kv, kRowDim);
       bias(b + "attn_qkv", q + 2 * kv, d.qkv_bias);
     } else {
       for (const auto& [name, n] : {std::pair{"attn_q", q}, {"attn_k", kv}, {"attn_v", kv}}) {
-        matrix(b + name + ".weight", n, kDim);
+        matrix(b + name + ".weight", n, kRowDim);
         bias(b + name, n, d.qkv_bias);
       }
     }
-    if (d.qk_norm) norm(b + "attn_q_norm", kHead, false), norm(b + "attn_k_norm", kHead, false);
-    matrix(b + "attn_output.weight", kDim, q);
-    bias(b + "attn_output", kDim, d.output_bias);
-    if (!d.parallel) norm(b + "ffn_norm", kDim, d.layer_norms);
-    if (d.gated && !d.one_gate_up) matrix(b + "ffn_gate.weight", kWidth, kDim);
-    matrix(b + "ffn_up.weight", d.one_gate_up ? 2 * kWidth : kWidth, kDim);
-    bias(b + "ffn_up", kWidth, d.ffn_bias);
-    matrix(b + "ffn_down.weight", kDim, kWidth);
-    bias(b + "ffn_down", kDim, d.ffn_bias);
+    if (d.qk_norm) norm(b + "attn_q_norm", kTinyHeadDim, false), norm(b + "attn_k_norm", kTinyHeadDim, false);
+    matrix(b + "attn_output.weight", kRowDim, q);
+    bias(b + "attn_output", kRowDim, d.output_bias);
+    if (!d.parallel) norm(b + "ffn_norm", kRowDim, d.layer_norms);
+    if (d.gated && !d.one_gate_up) matrix(b + "ffn_gate.weight", kTinyInner, kRowDim);
+    matrix(b + "ffn_up.weight", d.one_gate_up ? 2 * kTinyInner : kTinyInner, kRowDim);
+    bias(b + "ffn_up", kTinyInner, d.ffn_bias);
+    matrix(b + "ffn_down.weight", kRowDim, kTinyInner);
+    bias(b + "ffn_down", kRowDim, d.ffn_bias);
   }
   return w.Finish();
 }
 
-class Model {
+class ScalarFamily {
  public:
-  Model(const std::vector<std::byte>& file, const Definition& d) : gguf_(*Gguf::Parse(file)), d_(d) {}
+  ScalarFamily(const std::vector<std::byte>& file, const Definition& d) : gguf_(*Gguf::Parse(file)), d_(d) {}
 
   Rows Logits(const std::vector<TokenId>& ids) const {
     const Matrix embedding = Tensor("token_embd.weight"), output = d_.tied ? embedding : Tensor("output.weight");
@@ -157,7 +158,7 @@ class Model {
       x.push_back(RowOf(embedding, static_cast<size_t>(ids[p])));
       if (d_.positions) testing::AddTo(RowOf(Tensor("position_embd.weight"), p), &x.back());
     }
-    for (size_t i = 0; i < kLayers; ++i) Layer("blk." + std::to_string(i) + ".", &x);
+    for (size_t i = 0; i < kTinyBlocks; ++i) Layer("blk." + std::to_string(i) + ".", &x);
     for (Vector& row : x) row = output.Times(Norm(row, "output_norm"));
     return x;
   }
@@ -196,7 +197,7 @@ class Model {
   // Norm and rotation of one head of a query or key.
   void Place(const std::string& norm, size_t position, double* head) const {
     const auto normed = [&] {
-      const Vector v = testing::RmsNorm({head, head + kHead}, Tensor(norm + ".weight").values);
+      const Vector v = testing::RmsNorm({head, head + kTinyHeadDim}, Tensor(norm + ".weight").values);
       std::copy(v.begin(), v.end(), head);
     };
     if (d_.qk_norm && d_.norm_first) normed();
@@ -212,7 +213,7 @@ class Model {
 
   void Layer(const std::string& b, Rows* x) const {
     Rows seen, q, k, v;
-    const size_t q_rows = kHeads * kHead, kv_rows = kKvHeads * kHead;
+    const size_t q_rows = kQueryHeads * kTinyHeadDim, kv_rows = kTinyKeyHeads * kTinyHeadDim;
     for (size_t p = 0; p < x->size(); ++p) {
       seen.push_back(Norm((*x)[p], b + "attn_norm"));
       const auto part = [&](const char* name, size_t first, size_t n) {
@@ -221,31 +222,31 @@ class Model {
       q.push_back(part("attn_q", 0, q_rows));
       k.push_back(part("attn_k", q_rows, kv_rows));
       v.push_back(part("attn_v", q_rows + kv_rows, kv_rows));
-      for (size_t h = 0; h < kHeads; ++h) Place(b + "attn_q_norm", p, &q[p][h * kHead]);
-      for (size_t h = 0; h < kKvHeads; ++h) Place(b + "attn_k_norm", p, &k[p][h * kHead]);
+      for (size_t h = 0; h < kQueryHeads; ++h) Place(b + "attn_q_norm", p, &q[p][h * kTinyHeadDim]);
+      for (size_t h = 0; h < kTinyKeyHeads; ++h) Place(b + "attn_k_norm", p, &k[p][h * kTinyHeadDim]);
     }
     for (size_t p = 0; p < x->size(); ++p) {
       Vector attended(q_rows);
-      for (size_t h = 0; h < kHeads; ++h) {
-        const size_t of = h / (kHeads / kKvHeads) * kHead;
+      for (size_t h = 0; h < kQueryHeads; ++h) {
+        const size_t of = h / (kQueryHeads / kTinyKeyHeads) * kTinyHeadDim;
         Vector weights;
         double sum = 0;
         for (size_t s = 0; s <= p; ++s) {
           double dot = 0;
-          for (size_t i = 0; i < kHead; ++i) dot += q[p][h * kHead + i] * k[s][of + i];
-          weights.push_back(std::exp(dot / std::sqrt(static_cast<double>(kHead))));
+          for (size_t i = 0; i < kTinyHeadDim; ++i) dot += q[p][h * kTinyHeadDim + i] * k[s][of + i];
+          weights.push_back(std::exp(dot / std::sqrt(static_cast<double>(kTinyHeadDim))));
           sum += weights.back();
         }
         for (size_t s = 0; s <= p; ++s) {
-          for (size_t i = 0; i < kHead; ++i) attended[h * kHead + i] += weights[s] / sum * v[s][of + i];
+          for (size_t i = 0; i < kTinyHeadDim; ++i) attended[h * kTinyHeadDim + i] += weights[s] / sum * v[s][of + i];
         }
       }
-      testing::AddTo(Linear(b + "attn_output", 0, kDim, d_.output_bias, attended), &(*x)[p]);
+      testing::AddTo(Linear(b + "attn_output", 0, kRowDim, d_.output_bias, attended), &(*x)[p]);
       const Vector in = d_.parallel ? seen[p] : Norm((*x)[p], b + "ffn_norm");
-      Vector up = Linear(b + "ffn_up", d_.one_gate_up ? kWidth : 0, kWidth, d_.ffn_bias, in), inner = up;
-      if (d_.gated) inner = Linear(b + (d_.one_gate_up ? "ffn_up" : "ffn_gate"), 0, kWidth, false, in);
-      for (size_t i = 0; i < kWidth; ++i) inner[i] = Activated(inner[i]) * (d_.gated ? up[i] : 1);
-      testing::AddTo(Linear(b + "ffn_down", 0, kDim, d_.ffn_bias, inner), &(*x)[p]);
+      Vector up = Linear(b + "ffn_up", d_.one_gate_up ? kTinyInner : 0, kTinyInner, d_.ffn_bias, in), inner = up;
+      if (d_.gated) inner = Linear(b + (d_.one_gate_up ? "ffn_up" : "ffn_gate"), 0, kTinyInner, false, in);
+      for (size_t i = 0; i < kTinyInner; ++i) inner[i] = Activated(inner[i]) * (d_.gated ? up[i] : 1);
+      testing::AddTo(Linear(b + "ffn_down", 0, kRowDim, d_.ffn_bias, inner), &(*x)[p]);
     }
   }
 
@@ -259,7 +260,7 @@ TEST(ScalarFamilies, ComputeWhatTheirAuthorsDefine) {
   for (size_t i = 0; i < 40; ++i) ids.push_back(static_cast<TokenId>(random() % kWords));
   for (const Definition& d : kFamilies) {
     SCOPED_TRACE(d.arch);
-    const std::vector<std::byte> bytes = Write(d);
+    const std::vector<std::byte> bytes = WriteFamily(d);
     const testing::TinyModelFile file(bytes);
     RuntimeOptions o;
     o.model = file.path();
@@ -272,21 +273,21 @@ TEST(ScalarFamilies, ComputeWhatTheirAuthorsDefine) {
     o.chunk = 17;
     const auto got = testing::PromptLogits(o, ids);
     ASSERT_EQ(got.size(), ids.size());
-    EXPECT_LE(testing::WorstRow(got, Model(bytes, d).Logits(ids)), 2e-5);
+    EXPECT_LE(testing::WorstRow(got, ScalarFamily(bytes, d).Logits(ids)), 2e-5);
     // The distance is that of another model where a fact is another.
     Definition other = d;
     if (d.rotated > 0)
       other.neighbours = !d.neighbours;
     else
       other.act = Act::kSilu;
-    EXPECT_GE(testing::WorstRow(got, Model(bytes, other).Logits(ids)), 1e-2);
+    EXPECT_GE(testing::WorstRow(got, ScalarFamily(bytes, other).Logits(ids)), 1e-2);
   }
 }
 
 // What Gyre can't compute of such a family is refused.
 TEST(ScalarFamilies, ABaichuanWithLinearBiasesIsRefused) {
   constexpr Definition kModel{.arch = "baichuan", .neighbours = true};
-  const auto model = OpenModelFromBytes(Write(kModel, 40));
+  const auto model = OpenModelFromBytes(WriteFamily(kModel, 40));
   EXPECT_EQ(
       Message(model.status()),
       "baichuan.block_count is 40: such a model of baichuan has linear biases (ALiBi) in place of a rotation, which "
@@ -303,7 +304,7 @@ TEST(ScalarFamilies, PositionsEndWithTheirTable) {
                               .ffn_bias = true,
                               .gated = false,
                               .positions = true};
-  const std::vector<std::byte> bytes = Write(kModel);
+  const std::vector<std::byte> bytes = WriteFamily(kModel);
   EXPECT_EQ(Message(OpenModelFromBytes(bytes, {.context = 65}).status()),
             "a context of 65 positions: this model has vectors for 64");
   const auto model = OpenModelFromBytes(bytes);
