@@ -93,6 +93,12 @@ std::string Describe(const LayerSpec& l) {
     std::string operator()(const DeltaNetSpec& d) const {
       return fmt::format("a gated delta net of {}, {} wide", Heads(d.value_heads), d.head_dim);
     }
+    std::string operator()(const KimiDeltaSpec& k) const {
+      return fmt::format("Kimi delta attention of {}, {} wide", Heads(k.heads), k.head_dim);
+    }
+    std::string operator()(const MambaSpec& m) const {
+      return fmt::format("a Mamba state space, {} wide, {} kept of each", m.inner, m.state);
+    }
     std::string operator()(const Mamba2Spec& m) const {
       return fmt::format("a Mamba-2 state space, {} wide, {}", m.inner, Heads(m.heads));
     }

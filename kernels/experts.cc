@@ -50,6 +50,30 @@ void KeepBestGroups(const RouterParams& params, std::vector<double>* rank) {
   }
 }
 
+// RouterParams::near.
+void MixSparsely(const float* scores, const RouterParams& params, uint32_t* experts, float* weights) {
+  constexpr double kTaken = -std::numeric_limits<double>::infinity();
+  std::vector<double> left(scores, scores + params.count);
+  std::vector<std::pair<size_t, double>> chosen;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < params.used; ++i) {
+    Sort(left, 1, &order);
+    const double best = left[order[0]];
+    double sum = 0;
+    for (const double s : left) {
+      const bool near = s == best || (best - s) / std::max(std::fabs(s), best) <= static_cast<double>(params.near);
+      if (s != kTaken && near) sum += std::exp(s - best);
+    }
+    chosen.emplace_back(order[0], 1 / sum);
+    left[order[0]] = kTaken;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  for (size_t i = 0; i < params.used; ++i) {
+    experts[i] = static_cast<uint32_t>(chosen[i].first);
+    weights[i] = static_cast<float>(chosen[i].second * static_cast<double>(params.scale));
+  }
+}
+
 }  // namespace
 
 void ChooseExpertsOfRows(const float* scores, size_t rows, const RouterParams& params, const float* choice_bias,
@@ -60,6 +84,10 @@ void ChooseExpertsOfRows(const float* scores, size_t rows, const RouterParams& p
   std::vector<double> rank(count);
   for (size_t row = 0; row < rows; ++row) {
     const float* s = scores + row * count;
+    if (params.near != 0) {
+      MixSparsely(s, params, experts + row * used, weights + row * used);
+      continue;
+    }
     double top = -std::numeric_limits<double>::infinity();
     for (size_t e = 0; e < count; ++e) top = static_cast<double>(s[e]) > top ? static_cast<double>(s[e]) : top;
     // Without a choice bias a softmax has the order of its scores.

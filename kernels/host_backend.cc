@@ -16,9 +16,16 @@ void HostBackend::Zero(void* device, size_t bytes) {
   if (bytes > 0) std::memset(device, 0, bytes);
 }
 
+// NaN passes.
+void Limit(float* gate, float* up, size_t n, const Backend::Ffn& w) {
+  for (size_t i = 0; w.gate_limit != 0 && i < n; ++i) gate[i] = gate[i] > w.gate_limit ? w.gate_limit : gate[i];
+  for (size_t i = 0; w.up_limit != 0 && i < n; ++i)
+    up[i] = up[i] > w.up_limit ? w.up_limit : up[i] < -w.up_limit ? -w.up_limit : up[i];
+}
+
 void HostBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic,
                               float* out, bool add) {
-  if (w.gated() && w.down_bias == nullptr) return GatedFeedForward(x, rows, w, act, arithmetic, out, add);
+  if (w.gated() && w.plain()) return GatedFeedForward(x, rows, w, act, arithmetic, out, add);
   const size_t n = rows * w.up.n;
   float* gate = inner_.EnsureCapacity(*device_, w.gated() ? 2 * n : n);
   float* up = w.gated() ? gate + n : gate;
@@ -30,6 +37,7 @@ void HostBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activat
   }
   if (w.gated() && w.gate_bias != nullptr) AddBias(gate, rows, w.up.n, w.gate_bias);
   if (w.up_bias != nullptr) AddBias(up, rows, w.up.n, w.up_bias);
+  if (w.gated()) Limit(gate, up, n, w);
   w.gated() ? GatedActivation(gate, up, n, act, gate) : Activate(up, n, act, up);
   const Product last[] = {{w.down, out, add}};
   MatMul(gate, rows, last, arithmetic);
@@ -87,6 +95,28 @@ void HostBackend::RotaryTable(std::span<const KvRow> rows, const double* frequen
       cos[r * half + i] = static_cast<float>(std::cos(angle)) * magnitude;
       sin[r * half + i] = static_cast<float>(std::sin(angle)) * magnitude;
     }
+  }
+}
+
+void HostBackend::Center(const float* x, size_t rows, size_t dim, float* out) {
+  constexpr size_t kSums = 8;
+  for (size_t r = 0; r < rows; ++r, x += dim, out += dim) {
+    double sums[kSums] = {};
+    for (size_t i = 0; i < dim; ++i) sums[i % kSums] += static_cast<double>(x[i]);
+    double sum = 0;
+    for (const double s : sums) sum += s;
+    const double mean = sum / static_cast<double>(dim);
+    for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(static_cast<double>(x[i]) - mean);
+  }
+}
+
+void HostBackend::Xielu(float* x, size_t n, const XieluParams& params) {
+  const auto positive = static_cast<double>(params.positive), negative = static_cast<double>(params.negative),
+             beta = static_cast<double>(params.beta), eps = static_cast<double>(params.eps);
+  for (size_t i = 0; i < n; ++i) {
+    const auto v = static_cast<double>(x[i]);
+    const double bent = v > 0 ? positive * v * v : negative * (std::expm1(std::min(v, eps)) - v);
+    x[i] = static_cast<float>(bent + beta * v);
   }
 }
 

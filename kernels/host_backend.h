@@ -29,6 +29,8 @@ class HostBackend : public Backend {
   void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override;
   void RotaryTable(std::span<const KvRow> rows, const double* frequencies, size_t half, float magnitude, float* cos,
                    float* sin) override;
+  void Center(const float* x, size_t rows, size_t dim, float* out) override;
+  void Xielu(float* x, size_t n, const XieluParams& params) override;
   void AddScaled(float* x, const float* y, size_t n, float by) override;
   void ScaleRows(float* x, size_t rows, size_t dim, const float* by) override;
   void SigmoidDot(const float* x, size_t rows, size_t dim, const float* w, float* out) override;
@@ -40,7 +42,7 @@ class HostBackend : public Backend {
   void Pick(std::span<const PickRow> rows) override;
 
  protected:
-  // FeedForward of a gated block without biases.
+  // FeedForward of a gated block without biases and limits.
   virtual void GatedFeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic,
                                 float* out, bool add) = 0;
   const void* UploadBytes(const void* host, size_t) override { return host; }
@@ -53,6 +55,9 @@ class HostBackend : public Backend {
   std::vector<Arithmetic> arithmetics_;         // of each row
   std::vector<std::vector<size_t>> chosen_by_;  // of each expert: indices of [rows][used]
 };
+
+// Applies the limits of a gated block to its products, n each.
+void Limit(float* gate, float* up, size_t n, const Backend::Ffn& w);
 
 // The ids that were selected for a row, best first.
 void SaveTop(const TopKRow& row, std::span<const TokenId> ids);

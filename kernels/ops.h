@@ -93,6 +93,7 @@ struct AttentionParams {
   float scale = 0;    // factor of q . k
   float softcap = 0;  // 0 = none; otherwise scores become softcap * tanh(score / softcap) before the mask
   int window = 0;     // 0 = none; otherwise a row at position p attends to positions > p - window
+  int chunk = 0;      // 0 = none; otherwise only to positions from p / chunk * chunk on
   // [heads], or null: a score that takes part in each head's softmax and has no value (attention sinks: Xiao et al.
   // 2023, learned as in gpt-oss). It is not scaled.
   const float* sinks = nullptr;
@@ -193,7 +194,12 @@ class Backend {
   struct Ffn {
     const PackedWeight &gate, &up, &down;
     const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    // Not 0, of a gated block: the gate's product is at most gate_limit, and the other's within -up_limit and up_limit.
+    float gate_limit = 0, up_limit = 0;
     bool gated() const { return &gate != &up; }
+    bool plain() const {
+      return gate_bias == nullptr && up_bias == nullptr && down_bias == nullptr && gate_limit == 0 && up_limit == 0;
+    }
   };
   // out[r] (+)= down(act(gate x[r]) * (up x[r])), or down(act(up x[r])): x [rows][gate.k], out [rows][down.n]; gate.n =
   // up.n = down.k. Gives the bits of the separate products.
@@ -223,6 +229,9 @@ class Backend {
   // out = x / sqrt(mean(x^2) + eps) * w for `rows` vectors of `dim` elements. w may be null, which means all ones. May
   // be in place.
   virtual void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) = 0;
+  // out = x - mean(x) for `rows` vectors of `dim` elements: with RmsNorm and AddBias a LayerNorm (Ba et al. 2016). May
+  // be in place. The mean in double, in a fixed order.
+  virtual void Center(const float* x, size_t rows, size_t dim, float* out) = 0;
   // cos and sin [rows][half] of each row's position times the frequencies [half] (radians a position, f64), times
   // magnitude. Angles and functions in double.
   virtual void RotaryTable(std::span<const KvRow> rows, const double* frequencies, size_t half, float magnitude,
@@ -235,8 +244,9 @@ class Backend {
   // page of each row, rounded to nearest even; q8_0 and q4_0 are quantized like DType::kQ8_0 and kQ4_0. REQUIRES for
   // these: both widths are multiples of 32.
   virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
-  // Softmax attention of each row to positions [max(0, p - window + 1), p] of its sequence; q [rows][heads][head_dim],
-  // out [rows][heads][value_dim]. The context is summed in splits of 256 positions counted from 0.
+  // Softmax attention of each row to positions [max(0, p - window + 1, p / chunk * chunk), p] of its sequence; q
+  // [rows][heads][head_dim], out [rows][heads][value_dim]. The context is summed in splits of 256 positions counted
+  // from 0.
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) = 0;
   // For the sequences' runs, in the order of their positions; x [rows][channels], with `stride` floats from one row to
@@ -247,16 +257,17 @@ class Backend {
   // S^T k); out [rows][value_heads][value_dim] = scale S^T q + skip v.
   virtual void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                          float* out) = 0;
-  // step = log(1 + exp(x + bias)) and decay = exp(a * step), for x [rows][heads]; bias, a [heads]. Sums and functions
-  // in double. step may be null.
-  virtual void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                          float* decay) = 0;
+  // step = log(1 + exp(x + bias)) and decay = exp(a * step), for x and step [rows][heads], bias [heads], a
+  // [heads][width] and decay [rows][heads][width]. Sums and functions in double. step may be null.
+  virtual void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                          float* step, float* decay) = 0;
   // RmsNorm of `groups` vectors of `dim` elements in each row, with a weight of its own for each group: w
   // [groups][dim]. May be in place.
   virtual void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
                             float* out) = 0;
   // out[i] = act(x[i]), of an activation with one argument. May be in place.
   virtual void Activate(const float* x, size_t n, Activation act, float* out) = 0;
+  virtual void Xielu(float* x, size_t n, const XieluParams& params) = 0;
   virtual void MultiplyInPlace(float* x, const float* y, size_t n) = 0;  // x *= y
   // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;

@@ -5,7 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "base/counted.h"
 #include "model/architecture.h"
+#include "model/layer_reader.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -48,15 +50,15 @@ constexpr Architecture kArchitectures[] = {
      .ffn_norm = "post_attention_norm.weight",
      .experts = true,
      .router = RouterScore::kSigmoid,
-     .choice_bias = true,
-     .counted_shared = true,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kCounted,
      .drafts = true},
     {.name = "minimax-m2",
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kRow,
      .experts = true,
      .router = RouterScore::kSigmoid,
-     .choice_bias = true},
+     .choice_bias = "exp_probs_b.bias"},
     {.name = "gpt-oss",
      .pairing = RopePairing::kHalves,
      .activation = Activation::kClampedSwiglu,
@@ -101,10 +103,305 @@ constexpr Architecture kArchitectures[] = {
      .experts = true,
      .beside_dense = true,
      .per_layer_embeddings = true},
+    {.name = "gemma", .pairing = RopePairing::kHalves, .activation = Activation::kGeluTanh, .scaled_embedding = true},
+    {.name = "glm4", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional, .post_norms = true},
+    {.name = "internlm2", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
+    {.name = "exaone", .pairing = RopePairing::kHalves},
+    {.name = "arcee", .pairing = RopePairing::kInterleaved, .activation = Activation::kReluSquared, .gated = false},
+    {.name = "minicpm", .pairing = RopePairing::kInterleaved, .scales = true, .scales_by_size = true},
+    {.name = "qwen3vl", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead},
+    {.name = "qwen3vlmoe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .experts = true},
+    {.name = "ernie4_5", .pairing = RopePairing::kInterleaved},
+    {.name = "ernie4_5-moe",
+     .pairing = RopePairing::kInterleaved,
+     .experts = true,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain},
+    {.name = "olmoe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kRow,
+     .experts = true,
+     .normalize_experts = false},
+    {.name = "deepseek",
+     .pairing = RopePairing::kInterleaved,
+     .experts = true,
+     .normalize_experts = false,
+     .shared = SharedExpert::kPlain},
+    {.name = "bailingmoe",
+     .pairing = RopePairing::kInterleaved,
+     .experts = true,
+     .normalize_experts = false,
+     .shared = SharedExpert::kPlain},
+    {.name = "bailingmoe2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain,
+     .drafts = true},
+    {.name = "dots1",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain},
+    {.name = "hy_v3",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b",
+     .shared = SharedExpert::kPlain,
+     .dense = DenseLayers::kByTensors,
+     .drafts = true},
+    {.name = "hunyuan-dense", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .norm_after_rope = true},
+    {.name = "hunyuan-moe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .norm_after_rope = true,
+     .experts = true,
+     .shared = SharedExpert::kPlain},
+    {.name = "granitemoe",
+     .pairing = RopePairing::kInterleaved,
+     .scales = true,
+     .experts = true,
+     .shared = SharedExpert::kPlain},
+    {.name = "exaone4",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .pre_norms = false,
+     .post_norms = true,
+     .global_every = 4,
+     .global_no_rope = true,
+     .optional_window = true},
+    {.name = "exaone-moe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .global_every = 4,
+     .global_no_rope = true,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain,
+     .drafts = true},
+    {.name = "afmoe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .output_gate = OutputGate::kElements,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .global_every = 4,
+     .global_no_rope = true,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain},
+    {.name = "smallthinker",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kRelu,
+     .global_every = 4,
+     .global_first = true,
+     .global_no_rope = true,
+     .optional_window = true,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .router_sees_input = true},
+    {.name = "mimo2",
+     .pairing = RopePairing::kHalves,
+     .optional_sinks = true,
+     .global_every = 1,
+     .local_rope_base = 10000.0,
+     .value_width = true,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain,
+     .dense = DenseLayers::kByTensors,
+     .drafts = true},
+    {.name = "step35",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .output_gate = OutputGate::kHeads,
+     .limits = true,
+     .global_every = 1,
+     .half_global_rope = true,
+     .local_rope_base = 10000.0,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kPlain,
+     .drafts = true},
+    {.name = "llama4",
+     .pairing = RopePairing::kInterleaved,
+     .qk_norm = QkNorm::kUnit,
+     .norm_after_rope = true,
+     .global_every = 4,
+     .global_no_rope = true,
+     .chunk = 8192,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .weight_on_input = true,
+     .shared = SharedExpert::kPlain,
+     .shared_experts = 1},
+    {.name = "command-r",
+     .pairing = RopePairing::kInterleaved,
+     .qk_norm = QkNorm::kHeads,
+     .optional_qk_norm = true,
+     .qk_centered = true,
+     .norms = Norms::kLayer,
+     .residual = Residual::kParallel,
+     .logit_factor = true},
+    {.name = "cohere2",
+     .pairing = RopePairing::kInterleaved,
+     .norms = Norms::kLayer,
+     .residual = Residual::kParallel,
+     .global_every = 4,
+     .global_no_rope = true,
+     .logit_factor = true},
+    {.name = "cohere2moe",
+     .pairing = RopePairing::kInterleaved,
+     .norms = Norms::kLayerOrRms,
+     .residual = Residual::kParallel,
+     .global_every = 4,
+     .global_no_rope = true,
+     .dense_ropes = true,
+     .logit_factor = true,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .sum_scale = 0.5f,
+     .shared = SharedExpert::kPlain},
+    {.name = "phi2",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .residual = Residual::kParallel,
+     .gated = false,
+     .biases = true,
+     .head_bias = true},
+    {.name = "phimoe",
+     .pairing = RopePairing::kHalves,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .head_bias = true,
+     .experts = true,
+     .near = 0.02f},
+    {.name = "starcoder2",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true},
+    {.name = "stablelm",
+     .pairing = RopePairing::kHalves,
+     .qkv_bias = Bias::kOptional,
+     .qk_norm = QkNorm::kHeads,
+     .optional_qk_norm = true,
+     .qk_centered = true,
+     .norms = Norms::kLayerBiased,
+     .residual = Residual::kByNorms},
+    {.name = "nemotron",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .norms = Norms::kLayerBiased,
+     .gated = false},
+    {.name = "falcon",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGelu,
+     .norms = Norms::kLayerBiased,
+     .residual = Residual::kSecondNorm,
+     .gated = false},
+    {.name = "gpt2",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true,
+     .positions = true},
+    // The error function is Pythia's activation; GPT-NeoX-20B's is the tanh form, and no key tells them apart.
+    {.name = "gptneox",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGelu,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .residual = Residual::kSwitched,
+     .gated = false,
+     .biases = true},
+    {.name = "apertus", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .gated = false, .xielu = true},
+    {.name = "xverse", .pairing = RopePairing::kInterleaved},
+    {.name = "baichuan", .pairing = RopePairing::kInterleaved, .alibi_layers = 40},
+    {.name = "qwen", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .half_width = true},
+    {.name = "orion", .pairing = RopePairing::kHalves, .norms = Norms::kLayerBiased},
+    {.name = "openelm", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead},
+    {.name = "starcoder",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true,
+     .positions = true},
+    {.name = "codeshell",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true},
+    {.name = "plamo", .pairing = RopePairing::kHalves, .residual = Residual::kParallel},
+    {.name = "chatglm", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
+    {.name = "qwen2vl", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired},
+    {.name = "pangu-embedded", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .output_bias = true},
+    {.name = "jais2",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true},
+    {.name = "maincoder", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .norm_after_rope = true},
+    {.name = "plamo3",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .post_norms = true,
+     .bare_post_norms = true,
+     .global_every = 8,
+     .local_rope_base = 10000.0},
     {.name = "deepseek2",
      .pairing = RopePairing::kInterleaved,
      .normalize_experts = false,
      .mixers = MixerFamily::kLatent},
+    {.name = "deepseek32",
+     .pairing = RopePairing::kInterleaved,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kLatent,
+     .indexer = true},
+    {.name = "glm-dsa",
+     .pairing = RopePairing::kInterleaved,
+     .router = RouterScore::kSigmoid,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kLatent,
+     .indexer = true},
     {.name = "qwen35", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
     {.name = "qwen35moe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
     {.name = "qwen3next",
@@ -116,6 +413,28 @@ constexpr Architecture kArchitectures[] = {
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kHead,
      .mixers = MixerFamily::kShortConvolution},
+    {.name = "lfm2moe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kShortConvolution},
+    {.name = "kimi-linear", .pairing = RopePairing::kInterleaved, .mixers = MixerFamily::kKimiDelta, .no_rope = true},
+    {.name = "mamba", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba, .mixers_only = true},
+    {.name = "mamba2", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba2, .mixers_only = true},
+    {.name = "jamba",
+     .pairing = RopePairing::kHalves,
+     .normalize_experts = false,
+     .dense = DenseLayers::kByTensors,
+     .mixers = MixerFamily::kMamba,
+     .state_norms = true,
+     .no_rope = true},
+    {.name = "plamo2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHeads,
+     .post_norms = true,
+     .bare_post_norms = true,
+     .mixers = MixerFamily::kMamba,
+     .plamo = true,
+     .state_norms = true},
     {.name = "granitehybrid", .pairing = RopePairing::kInterleaved, .scales = true, .mixers = MixerFamily::kMamba2},
     {.name = "nemotron_h",
      .pairing = RopePairing::kHalves,
@@ -150,6 +469,9 @@ constexpr std::pair<const char*, double> kNeutral[] = {
     {"expert_group_count", 1},
     {"expert_gating_func", 1},  // softmax
     {"leading_dense_block_count", 0},
+    {"interleave_moe_layer_step", 1},
+    {"moe_every_n_layers", 1},
+    {"attention.value_scale", 1},
     {"nextn_predict_layers", 0},
 };
 
@@ -166,6 +488,26 @@ Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architectur
   return absl::OkStatus();
 }
 
+// Refuses a wanted context of more positions than `most`. `why`: what the model has or Gyre computes for so many.
+Status LimitContext(int most, const char* why, int wanted_context, ModelSpec* spec) {
+  if (wanted_context > most) return InvalidArgument("a context of {} positions: {} {}", wanted_context, why, most);
+  spec->most_context = most;
+  spec->context = std::min(spec->context, most);
+  return absl::OkStatus();
+}
+
+// The positions that a model has a vector for: a text can't be longer.
+Status ReadPositionTable(const Gguf& gguf, int wanted_context, ModelSpec* spec) {
+  const TensorView* table = gguf.tensors().Find("position_embd.weight");
+  if (table == nullptr) return DataLoss("tensor position_embd.weight is missing");
+  if (table->dims.size() != 2 || table->dims[1] == 0 || table->dims[1] > uint64_t{1} << 24) {
+    return DataLoss("tensor position_embd.weight has the shape {}, expected {} x positions", DescribeDims(table->dims),
+                    spec->dim);
+  }
+  spec->positions = static_cast<int>(table->dims[1]);
+  return LimitContext(spec->positions, "this model has vectors for", wanted_context, spec);
+}
+
 const Architecture* FindArchitecture(const std::string& name) {
   for (const Architecture& a : kArchitectures) {
     if (name == a.name) return &a;
@@ -173,25 +515,10 @@ const Architecture* FindArchitecture(const std::string& name) {
   return nullptr;
 }
 
-}  // namespace
-
-std::vector<std::string> KnownArchitectures() {
-  std::vector<std::string> names;
-  for (const Architecture& a : kArchitectures) names.emplace_back(a.name);
-  return names;
-}
-
-StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
-  GYRE_ASSIGN_OR_RETURN(const std::string name, Required(gguf.String("general.architecture"), "general.architecture"));
-  const Architecture* arch = FindArchitecture(name);
-  if (arch == nullptr) {
-    std::string known;
-    for (const std::string& a : KnownArchitectures()) known += " " + a;
-    return Unimplemented("the architecture \"{}\" is not known; known are{}", Printable(name), known);
-  }
-  const Keys keys(gguf, name);
+// The spec of a file as one of this family; `keys` have the file's name of it.
+StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Gguf& gguf, int wanted_context) {
   ModelSpec spec;
-  spec.architecture = name;
+  spec.architecture = arch.name;
   const auto title = gguf.String("general.name");  // for people only: of another type it is none
   spec.name = title.ok() ? title->value_or("") : "";
   GYRE_ASSIGN_OR_RETURN(spec.dim, keys.Int("embedding_length", kMaxDim));
@@ -210,28 +537,97 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
                     spec.vocab);
   }
   spec.tied_head = !gguf.tensors().Has("output.weight");
-  if (arch->scaled_embedding) spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
+  if (arch.scaled_embedding) spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
 
-  if (arch->softcaps || arch->final_softcap) {
-    GYRE_ASSIGN_OR_RETURN(const double cap, keys.Number("final_logit_softcapping", arch->softcaps ? 30 : 0));
+  if (arch.softcaps || arch.final_softcap) {
+    GYRE_ASSIGN_OR_RETURN(const double cap, keys.Number("final_logit_softcapping", arch.softcaps ? 30 : 0));
     spec.final_softcap = static_cast<float>(std::max(0.0, cap));
   }
-  if (arch->scales) {
-    GYRE_ASSIGN_OR_RETURN(const double embedding, keys.Number("embedding_scale", 0));
-    GYRE_ASSIGN_OR_RETURN(const double logits, keys.Number("logit_scale", 0));
+  if (arch.scales) {
+    const bool by_size = arch.scales_by_size;
+    GYRE_ASSIGN_OR_RETURN(const double embedding, keys.Number("embedding_scale", by_size ? 12 : 0));
+    GYRE_ASSIGN_OR_RETURN(const double logits, keys.Number("logit_scale", by_size ? spec.dim / 256.0 : 0));
     if (embedding != 0) spec.embedding_scale = static_cast<float>(embedding);
     if (logits != 0) spec.logit_scale = static_cast<float>(1 / logits);
   }
-  if (arch->drafts || arch->mixers != MixerFamily::kAttention) {
+  if (arch.logit_factor) {
+    GYRE_ASSIGN_OR_RETURN(const double factor, keys.Positive("logit_scale", 1));
+    spec.logit_scale = static_cast<float>(factor);
+  }
+  spec.head_bias = arch.head_bias;
+  if (arch.positions) GYRE_RETURN_IF_ERROR(ReadPositionTable(gguf, wanted_context, &spec));
+  spec.indexer = arch.indexer;
+  if (arch.indexer) {
+    GYRE_ASSIGN_OR_RETURN(const int most, keys.Int("attention.indexer.top_k", std::numeric_limits<int32_t>::max()));
+    GYRE_RETURN_IF_ERROR(LimitContext(most,
+                                      "a row of this model attends to the positions that an indexer chooses, which "
+                                      "is not computed, and to all of the first",
+                                      wanted_context, &spec));
+  }
+  if (arch.alibi_layers == layers) {
+    return Unimplemented(
+        "{} is {}: such a model of {} has linear biases (ALiBi) in place of a rotation, which are not "
+        "computed",
+        keys.Name("block_count"), layers, arch.name);
+  }
+  if (arch.drafts || arch.mixers != MixerFamily::kAttention) {
     GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
   }
   const SpecSource from{.gguf = gguf,
                         .keys = keys,
-                        .arch = *arch,
+                        .arch = arch,
                         .blocks = static_cast<size_t>(layers),
                         .context = wanted_context > 0 ? wanted_context : spec.context};
   GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks - static_cast<size_t>(spec.draft_layers), &spec));
   spec.AssignKvGroups();
+  return spec;
+}
+
+// What a file of an unknown architecture has beside the family whose parts are most like its own, for an error's end.
+std::string DescribeNearest(const Gguf& gguf, const std::string& name) {
+  std::string nearest;
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const Architecture& arch : kArchitectures) {
+    const Keys keys(gguf, name);
+    const auto spec = SpecAs(arch, keys, gguf, 0);
+    if (!spec.ok()) continue;
+    const auto left = TensorsWithoutPlace(gguf.tensors(), *spec);
+    if (!left.ok() || left->size() >= least) continue;
+    least = left->size();
+    nearest = fmt::format("; the nearest is {}, in which ", arch.name);
+    if (left->empty())
+      nearest += "every tensor has a place";
+    else
+      nearest += fmt::format("{} no place, such as {}", Counted(left->size(), "tensor has", "tensors have"),
+                             Printable(left->front()));
+    std::string unread;
+    for (const auto& [key, value] : gguf.metadata()) {
+      if (key.starts_with(name + ".") && !keys.WasRead(key.c_str() + name.size() + 1)) unread += " " + Printable(key);
+    }
+    if (!unread.empty()) nearest += "; it does not read the keys" + unread;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+std::vector<std::string> KnownArchitectures() {
+  std::vector<std::string> names;
+  for (const Architecture& a : kArchitectures) names.emplace_back(a.name);
+  return names;
+}
+
+StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
+  GYRE_ASSIGN_OR_RETURN(const std::string name, Required(gguf.String("general.architecture"), "general.architecture"));
+  const Architecture* arch = FindArchitecture(name);
+  if (arch == nullptr) {
+    std::string known;
+    for (const std::string& a : KnownArchitectures()) known += " " + a;
+    return Unimplemented("the architecture \"{}\" is not known; known are{}{}", Printable(name), known,
+                         DescribeNearest(gguf, name));
+  }
+  const Keys keys(gguf, name);
+  GYRE_ASSIGN_OR_RETURN(ModelSpec spec, SpecAs(*arch, keys, gguf, wanted_context));
   GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch));
   return spec;
 }

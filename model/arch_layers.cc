@@ -1,7 +1,9 @@
 // Reads a file's layers from its metadata: the facts of their mixers and feed-forward blocks.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 
 #include "base/kv_type.h"
@@ -21,7 +23,11 @@ StatusOr<ExpertSpec> ReadExperts(const SpecSource& from, int ffn) {
   GYRE_ASSIGN_OR_RETURN(const double scale, from.keys.Number("expert_weights_scale", 0));
   e.scale = scale != 0 ? static_cast<float>(scale) : 1.0f;
   e.activation = from.arch.activation;
-  e.choice_bias = from.arch.choice_bias;
+  e.choice_bias = from.arch.choice_bias != nullptr;
+  if (e.choice_bias) e.choice_bias_name = from.arch.choice_bias;
+  e.near = from.arch.near;
+  e.router_sees_input = from.arch.router_sees_input;
+  e.weight_on_input = from.arch.weight_on_input;
   e.router_bias = e.biases = from.arch.expert_biases;
   e.score = from.arch.router;
   GYRE_ASSIGN_OR_RETURN(const int gating, from.keys.Count("expert_gating_func", 255));
@@ -42,10 +48,20 @@ StatusOr<ExpertSpec> ReadExperts(const SpecSource& from, int ffn) {
     return DataLoss("{} experts in {} groups, of which {} are used: no {} experts can be chosen", e.count, e.groups,
                     e.used_groups, e.used);
   }
-  if (from.arch.counted_shared) {
-    GYRE_ASSIGN_OR_RETURN(const int shared, from.keys.Count("expert_shared_count", 1 << 10));
+  if (e.weight_on_input && e.used != 1) {
+    return Unimplemented("{} is {}: known where weights scale what goes into experts is 1",
+                         from.keys.Name("expert_used_count"), e.used);
+  }
+  if (from.arch.shared != SharedExpert::kGated) {
+    GYRE_ASSIGN_OR_RETURN(int shared, from.keys.Count("expert_shared_count", 1 << 10));
+    if (!from.keys.Has("expert_shared_count")) shared = from.arch.shared_experts;
     if (int64_t{shared} * e.width > kMaxDim) return DataLoss("{} shared experts of {}", shared, e.width);
     e.shared_width = shared * e.width;
+    if (from.arch.shared == SharedExpert::kPlain) {
+      GYRE_ASSIGN_OR_RETURN(const int stated, from.keys.Count("expert_shared_feed_forward_length", kMaxDim));
+      if (stated > 0) e.shared_width = stated;
+    }
+    if (e.shared_width > 0) e.sum_scale = from.arch.sum_scale;
   } else if (from.arch.beside_dense) {
     e.beside_dense = true;
     e.shared_width = ffn;
@@ -62,22 +78,124 @@ bool HasAny(const Gguf& gguf, size_t layer, std::initializer_list<const char*> n
                      [&](const char* name) { return gguf.tensors().Has(fmt::format("blk.{}.{}", layer, name)); });
 }
 
-// 1 for each layer with a window. The pattern's key is a period or one bool a layer; without it the family's period.
+// A number for each layer under the key; 0 where there is no such key.
+StatusOr<std::vector<float>> FloatEachLayer(const SpecSource& from, const std::string& key) {
+  std::vector<float> out(from.blocks);
+  if (!from.gguf.Has(key)) return out;
+  GYRE_ASSIGN_OR_RETURN(const GgufValue* array, from.gguf.Array(key, GgufType::kF32));
+  if (array->count < from.blocks) return DataLoss("key {} has {} numbers, expected {}", key, array->count, from.blocks);
+  std::memcpy(out.data(), array->bytes.data(), out.size() * sizeof(float));
+  for (const float v : out) {
+    if (!std::isfinite(v)) return DataLoss("key {} holds {}, expected finite numbers", key, v);
+  }
+  return out;
+}
+
+// The activations of a family with xIELU, one for each layer: its keys have no architecture in front.
+StatusOr<std::vector<XieluParams>> ReadXielu(const SpecSource& from) {
+  std::vector<float> values[4];
+  constexpr const char* kKeys[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
+  for (size_t i = 0; i < std::size(kKeys); ++i) {
+    if (!from.gguf.Has(kKeys[i])) return DataLoss("key {} is missing", kKeys[i]);
+    GYRE_ASSIGN_OR_RETURN(values[i], FloatEachLayer(from, kKeys[i]));
+  }
+  const auto softplus = [](float v) {
+    const auto x = static_cast<double>(v);
+    return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
+  };
+  std::vector<XieluParams> out(from.blocks);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const float beta = values[2][i];
+    out[i] = {.positive = static_cast<float>(softplus(values[0][i])),
+              .negative = static_cast<float>(static_cast<double>(beta) + softplus(values[1][i])),
+              .beta = beta,
+              .eps = values[3][i]};
+  }
+  return out;
+}
+
+// A limit on silu(gate) as one on the gate: where silu rises, and limits are positive, it has an inverse.
+float InverseSilu(float y) {
+  double x = static_cast<double>(y) + 1;
+  for (int i = 0; i < 60; ++i) {  // Newton: silu is nearly linear there
+    const double s = 1 / (1 + std::exp(-x));
+    x -= (x * s - static_cast<double>(y)) / (s * (1 + x * (1 - s)));
+  }
+  return static_cast<float>(x);
+}
+
+StatusOr<std::vector<GateLimits>> ReadLimits(const SpecSource& from, const char* key) {
+  GYRE_ASSIGN_OR_RETURN(const std::vector<float> limits, FloatEachLayer(from, from.keys.Name(key)));
+  std::vector<GateLimits> out;
+  for (const float v : limits) {
+    if (v < 0) return DataLoss("key {} holds {}, expected 0 or more", from.keys.Name(key), v);
+    out.push_back({.gate = v == 0 ? 0 : InverseSilu(v), .up = v});
+  }
+  return out;
+}
+
+// What the feed-forward block of layer `i` sees.
+Status ReadResidual(const SpecSource& from, size_t i, LayerSpec* layer) {
+  switch (from.arch.residual) {
+    case Residual::kSequential: break;
+    case Residual::kParallel: layer->parallel = layer->shared_norm = true; break;
+    case Residual::kByNorms:
+      layer->parallel = layer->shared_norm = !HasAny(from.gguf, i, {layer->ffn_norm_name.data()});
+      break;
+    case Residual::kSecondNorm:
+      layer->parallel = true;
+      layer->shared_norm = !HasAny(from.gguf, i, {"attn_norm_2.weight"});
+      if (layer->shared_norm) break;
+      layer->ffn_norm_name = layer->mixer_norm_name;
+      layer->mixer_norm_name = "attn_norm_2.weight";
+      break;
+    case Residual::kSwitched: {
+      GYRE_ASSIGN_OR_RETURN(const auto parallel, from.gguf.Bool(from.keys.Name("use_parallel_residual")));
+      layer->parallel = parallel.value_or(true);
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// 1 for each layer with a window. The pattern's key is a period or one flag a layer; without it the family's period.
 StatusOr<std::vector<int64_t>> LocalLayers(const SpecSource& from) {
   const std::string key = from.keys.Name("attention.sliding_window_pattern");
   const auto it = from.gguf.metadata().find(key);
   if (it != from.gguf.metadata().end() && it->second.type == GgufType::kArray) {
-    if (it->second.element != GgufType::kBool) return DataLoss("key {} is no array of bools", key);
     return Required(from.gguf.Ints(key, from.blocks, 0, 1), key);
   }
   GYRE_ASSIGN_OR_RETURN(const int period,
                         from.keys.Int("attention.sliding_window_pattern", kMaxLayers, from.arch.global_every));
   std::vector<int64_t> local(from.blocks);
-  for (size_t i = 0; i < local.size(); ++i) local[i] = (i + 1) % static_cast<size_t>(period) != 0 ? 1 : 0;
+  const size_t after = from.arch.global_first ? 0 : 1;
+  for (size_t i = 0; i < local.size(); ++i) local[i] = (i + after) % static_cast<size_t>(period) != 0 ? 1 : 0;
   return local;
 }
 
 }  // namespace
+
+Status ReadNorms(const SpecSource& from, LayerSpec* layer, ModelSpec* spec) {
+  const Norms norms = from.arch.norms;
+  constexpr const char *kRms = "attention.layer_norm_rms_epsilon", *kLayer = "attention.layer_norm_epsilon";
+  layer->layer_norms =
+      norms == Norms::kLayer || norms == Norms::kLayerBiased || (norms == Norms::kLayerOrRms && !from.keys.Has(kRms));
+  layer->norm_biases = norms == Norms::kLayerBiased;
+  // Some families have LayerNorms with the other epsilon.
+  const bool own = layer->layer_norms && from.keys.Has(kLayer);
+  GYRE_ASSIGN_OR_RETURN(const double eps, from.keys.Positive(own ? kLayer : kRms, std::nullopt));
+  layer->norm_eps = spec->final_norm_eps = static_cast<float>(eps);
+  spec->final_layer_norm = layer->layer_norms;
+  spec->final_norm_bias = layer->norm_biases;
+  layer->pre_norms = from.arch.pre_norms;
+  layer->post_norms = from.arch.post_norms;
+  layer->ffn_norm_name = from.arch.ffn_norm;
+  if (from.arch.bare_post_norms) {
+    layer->mixer_post_norm_name = "post_attention_norm";
+    layer->ffn_post_norm_name = "post_ffw_norm";
+  }
+  return absl::OkStatus();
+}
 
 StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& spec, size_t layers, int heads) {
   const Keys& keys = from.keys;
@@ -92,11 +210,22 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
                     keys.Name("attention.key_length"));
   }
   GYRE_ASSIGN_OR_RETURN(const int value_length, keys.Int("attention.value_length", kMaxHeadDim, a.head_dim));
-  if (value_length != a.head_dim) {
+  if (from.arch.value_width) {
+    if (value_length > a.head_dim) {
+      return Unimplemented("{} is {}, known is at most the key length, {}", keys.Name("attention.value_length"),
+                           value_length, a.head_dim);
+    }
+    a.value_dim = value_length == a.head_dim ? 0 : value_length;
+    GYRE_ASSIGN_OR_RETURN(const double scale, keys.Number("attention.value_scale", 1));
+    a.value_scale = static_cast<float>(scale);
+  } else if (value_length != a.head_dim) {
     return Unimplemented("{} is {}, known is the key length, {}", keys.Name("attention.value_length"), value_length,
                          a.head_dim);
   }
   a.qk_norm = from.arch.qk_norm;
+  a.qk_centered = from.arch.qk_centered;
+  a.norm_after_rope = from.arch.norm_after_rope;
+  a.output_gate = from.arch.output_gate;
   a.output_bias = from.arch.output_bias;
   a.sinks = from.arch.sinks;
   const bool wide = from.arch.wide_layers != 0 && layers == static_cast<size_t>(from.arch.wide_layers);
@@ -109,6 +238,7 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
     a.softcap = static_cast<float>(std::max(0.0, cap));
   }
   GYRE_ASSIGN_OR_RETURN(a.rope, ReadRope(from, a.head_dim, spec.context));
+  if (from.arch.positions) a.rope.dims = 0;
   if (from.arch.scales) {
     GYRE_ASSIGN_OR_RETURN(const auto rotates, from.gguf.Bool(keys.Name("rope.scaling.finetuned")));
     if (rotates && !*rotates) a.rope.dims = 0;
@@ -132,7 +262,10 @@ Status ReadWindowed(const SpecSource& from, AttentionSpec* a) {
       return Unimplemented("{} is {}, known is the key length, {}", keys.Name("attention.value_length_swa"), values,
                            a->head_dim);
     }
-    GYRE_ASSIGN_OR_RETURN(a->rope.dims, keys.Int("rope.dimension_count_swa", a->head_dim, a->head_dim));
+    a->rope.dims = a->head_dim;
+  }
+  if (from.arch.local_heads || from.arch.half_global_rope) {
+    GYRE_ASSIGN_OR_RETURN(a->rope.dims, keys.Int("rope.dimension_count_swa", a->head_dim, a->rope.dims));
     if (a->rope.dims % 2 != 0)
       return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count_swa"), a->rope.dims);
   }
@@ -169,32 +302,61 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   if (!arch.experts || keys.Has("feed_forward_length")) {
     GYRE_ASSIGN_OR_RETURN(ffn, keys.PerLayer("feed_forward_length", from.blocks, kMaxDim));
   }
-  GYRE_ASSIGN_OR_RETURN(const double eps, keys.Positive("attention.layer_norm_rms_epsilon", std::nullopt));
-  spec->final_norm_eps = static_cast<float>(eps);
-  GYRE_ASSIGN_OR_RETURN(const AttentionSpec global, ReadAttention(from, *spec, layers, static_cast<int>(heads[0])));
-  GYRE_ASSIGN_OR_RETURN(const int window, keys.Count("attention.sliding_window", 1 << 30));
+  LayerSpec common;
+  GYRE_RETURN_IF_ERROR(ReadNorms(from, &common, spec));
+  GYRE_ASSIGN_OR_RETURN(AttentionSpec global, ReadAttention(from, *spec, layers, static_cast<int>(heads[0])));
+  GYRE_ASSIGN_OR_RETURN(int window, keys.Count("attention.sliding_window", 1 << 30));
+  if (arch.chunk > 0 && !keys.Has("attention.sliding_window")) window = arch.chunk;
   AttentionSpec windowed = global;
   windowed.window = window;
+  windowed.chunk = arch.chunk > 0 ? window : 0;
   // A window in the file holds for every layer, unless the family or the file has a pattern.
   std::vector<int64_t> local(from.blocks, window > 0 ? 1 : 0);
-  if (arch.global_every > 0 && !(arch.optional_window && window == 0)) {
+  const bool optional = arch.optional_window || arch.chunk > 0;
+  if (arch.global_every > 0 && !(optional && window == 0)) {
     if (window == 0) return DataLoss("key {} is missing", keys.Name("attention.sliding_window"));
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
     GYRE_RETURN_IF_ERROR(ReadWindowed(from, &windowed));
   } else if (window > 0 && keys.Has("attention.sliding_window_pattern")) {
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
   }
+  if (arch.half_global_rope) {  // of both halves of the pairs' divisors the first
+    RopeSpec& rope = global.rope;
+    rope.dims = rope.dims / 4 * 2;
+    if (!rope.frequency_factors.empty()) rope.frequency_factors.resize(static_cast<size_t>(rope.dims) / 2);
+  }
+  if (arch.chunk > 0 && window > 0) {  // Llama 4's: no key states them
+    global.temperature = 0.1f;
+    global.temperature_length = window;
+    global.temperature_offset = 1;
+  }
   ExpertSpec experts;
   if (arch.experts) {
     GYRE_ASSIGN_OR_RETURN(experts, ReadExperts(from, static_cast<int>(ffn[0])));
   }
-  int dense = 0;  // layers, before the first with experts
+  int dense = 0, step = 1;  // layers before the first with experts, and from one to the next
   if (experts.count > 0) {
     GYRE_ASSIGN_OR_RETURN(dense, keys.Count("leading_dense_block_count", kMaxLayers));
+    GYRE_ASSIGN_OR_RETURN(step, keys.Int("interleave_moe_layer_step", kMaxLayers, 1));
   }
+  const auto has_experts = [&](size_t i) {
+    if (experts.count == 0) return false;
+    if (arch.dense == DenseLayers::kByTensors) return HasAny(from.gguf, i, {"ffn_gate_inp.weight"});
+    return i >= static_cast<size_t>(dense) && (i + 1) % static_cast<size_t>(step) == 0;
+  };
   double residual_scale = 0;
   if (arch.scales) {
-    GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", 0));
+    const double by_size = arch.scales_by_size ? 1.4 / std::sqrt(static_cast<double>(layers)) : 0;
+    GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", by_size));
+  }
+  std::vector<XieluParams> xielu;
+  if (arch.xielu) {
+    GYRE_ASSIGN_OR_RETURN(xielu, ReadXielu(from));
+  }
+  std::vector<GateLimits> limits(from.blocks), shared_limits(from.blocks);
+  if (arch.limits) {
+    GYRE_ASSIGN_OR_RETURN(limits, ReadLimits(from, "swiglu_clamp_exp"));
+    GYRE_ASSIGN_OR_RETURN(shared_limits, ReadLimits(from, "swiglu_clamp_shexp"));
   }
   int side = 0;
   size_t own_kv = layers;  // layers from here on read earlier ones' keys and values
@@ -205,13 +367,10 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     spec->per_layer_width = side * static_cast<int>(layers);
   }
   for (size_t i = 0; i < layers; ++i) {
-    LayerSpec layer;
+    LayerSpec layer = common;
     layer.side = {
         .width = side, .number = side > 0 ? static_cast<int>(i) : 0, .pieces = side > 0 ? static_cast<int>(layers) : 0};
-    layer.norm_eps = spec->final_norm_eps;
-    layer.pre_norms = arch.pre_norms;
-    layer.post_norms = arch.post_norms;
-    layer.ffn_norm_name = arch.ffn_norm;
+    GYRE_RETURN_IF_ERROR(ReadResidual(from, i, &layer));
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     AttentionSpec a = local[i] != 0 ? windowed : global;
     a.heads = static_cast<int>(heads[i]);
@@ -222,6 +381,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
                   HasAny(from.gguf, i, {"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"}));
     if (arch.optional_qk_norm && !HasAny(from.gguf, i, {"attn_q_norm.weight", "attn_k_norm.weight"}))
       a.qk_norm = QkNorm::kNone;
+    a.sinks = a.sinks || (arch.optional_sinks && HasAny(from.gguf, i, {"attn_sinks.weight"}));
     a.value_is_key = arch.values_from_keys && local[i] == 0 && !HasAny(from.gguf, i, {"attn_v.weight"});
     layer.output_scale = arch.output_scale && HasAny(from.gguf, i, {"layer_output_scale.weight"});
     if (i >= own_kv) {
@@ -238,13 +398,25 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       }
     }
     if (arch.no_rope_every > 0 && (i + 1) % static_cast<size_t>(arch.no_rope_every) == 0) a.rope.dims = 0;
+    const bool mixture = has_experts(i);
+    if (arch.global_no_rope && window > 0 && local[i] == 0 && (mixture || !arch.dense_ropes)) a.rope.dims = 0;
+    // Llama 4 norms what it rotates, but not in its largest model, of 128 experts.
+    if (a.qk_norm == QkNorm::kUnit && (a.rope.dims == 0 || experts.count == 128)) a.qk_norm = QkNorm::kNone;
     layer.mixer = std::move(a);
-    if (experts.count > 0 && i >= static_cast<size_t>(dense)) {
+    if (mixture) {
       layer.feed_forward = experts;
+      layer.experts()->limits = limits[i];
+      layer.experts()->shared_limits = shared_limits[i];
       if (arch.beside_dense) layer.experts()->shared_width = static_cast<int>(ffn[i]);
     } else {
       if (ffn[i] == 0) return DataLoss("key {} is missing", keys.Name("feed_forward_length"));
-      layer.feed_forward = DenseSpec{.width = static_cast<int>(ffn[i]), .activation = arch.activation};
+      DenseSpec block{.width = static_cast<int>(arch.half_width ? ffn[i] / 2 : ffn[i]),
+                      .activation = arch.activation,
+                      .gated = arch.gated,
+                      .biases = arch.biases,
+                      .limits = shared_limits[i]};
+      if (arch.xielu) block.xielu = xielu[i];
+      layer.feed_forward = block;
     }
     spec->layers.push_back(std::move(layer));
   }

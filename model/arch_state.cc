@@ -1,6 +1,7 @@
 // Reads families with latent attention or recurrent state from a file's metadata.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/kv_type.h"
 #include "model/architecture.h"
@@ -61,6 +62,33 @@ StatusOr<DeltaNetSpec> ReadDeltaNet(const SpecSource& from) {
   return d;
 }
 
+StatusOr<KimiDeltaSpec> ReadKimiDelta(const SpecSource& from, int heads) {
+  KimiDeltaSpec k{.heads = heads};
+  GYRE_ASSIGN_OR_RETURN(k.kernel, from.keys.Int("ssm.conv_kernel", 64));
+  GYRE_ASSIGN_OR_RETURN(k.head_dim, from.keys.Int("kda.head_dim", kMaxHeadDim));
+  return k;
+}
+
+StatusOr<MambaSpec> ReadMamba(const SpecSource& from, int dim) {
+  const Keys& keys = from.keys;
+  MambaSpec m{.plamo = from.arch.plamo};
+  GYRE_ASSIGN_OR_RETURN(m.kernel, keys.Int("ssm.conv_kernel", 64));
+  GYRE_ASSIGN_OR_RETURN(m.inner, keys.Int("ssm.inner_size", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(m.state, keys.Int("ssm.state_size", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(m.rank, keys.Int("ssm.time_step_rank", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(const auto norms, from.gguf.Bool(keys.Name("ssm.dt_b_c_rms")));
+  m.norm_weights = from.arch.state_norms;
+  m.norms = m.norm_weights || norms.value_or(false);
+  m.conv_bias = !m.plamo;
+  m.heads = m.inner;
+  if (m.plamo) {
+    m.heads = std::exchange(m.rank, std::max(64, dim / 16));
+    if (m.inner % m.heads != 0)
+      return DataLoss("{} is {}, expected a multiple of {} heads", keys.Name("ssm.inner_size"), m.inner, m.heads);
+  }
+  return m;
+}
+
 StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
   const Keys& keys = from.keys;
   Mamba2Spec m;
@@ -79,14 +107,16 @@ StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
 // The experts of these families work as DeepSeek's. Each layer may or may not have a bias on the choice.
 StatusOr<ExpertSpec> ReadChosen(const SpecSource& from, int ffn) {
   const Keys& keys = from.keys;
-  const bool delta = from.arch.mixers == MixerFamily::kDeltaNet, latent = from.arch.mixers == MixerFamily::kLatent;
+  const bool delta = from.arch.mixers == MixerFamily::kDeltaNet,
+             latent = from.arch.mixers == MixerFamily::kLatent || from.arch.mixers == MixerFamily::kKimiDelta;
   ExpertSpec e;
   GYRE_ASSIGN_OR_RETURN(e.count, keys.Count("expert_count", 1 << 16));
   if (e.count == 0) return e;
   GYRE_ASSIGN_OR_RETURN(e.used, keys.Int("expert_used_count", e.count));
   GYRE_ASSIGN_OR_RETURN(e.width, keys.Int("expert_feed_forward_length", kMaxDim, ffn));
   GYRE_ASSIGN_OR_RETURN(const int score, keys.Count("expert_gating_func", 2));
-  const bool sigmoid = score == 2 || (score == 0 && from.arch.one_part_layers);
+  const bool sigmoid =
+      score == 2 || (score == 0 && (from.arch.one_part_layers || from.arch.router == RouterScore::kSigmoid));
   e.score = sigmoid ? RouterScore::kSigmoid : RouterScore::kSoftmax;
   GYRE_ASSIGN_OR_RETURN(const auto normalize, from.gguf.Bool(keys.Name("expert_weights_norm")));
   e.normalize = normalize.value_or(from.arch.normalize_experts);
@@ -112,11 +142,11 @@ StatusOr<ExpertSpec> ReadChosen(const SpecSource& from, int ffn) {
 Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   const Keys& keys = from.keys;
   const Architecture& arch = from.arch;
-  GYRE_ASSIGN_OR_RETURN(const double eps, keys.Positive("attention.layer_norm_rms_epsilon", std::nullopt));
-  spec->final_norm_eps = static_cast<float>(eps);
+  LayerSpec common;
+  GYRE_RETURN_IF_ERROR(ReadNorms(from, &common, spec));
   GYRE_ASSIGN_OR_RETURN(const auto heads, EachLayer(from, "attention.head_count", 1 << 16));
   const auto most_heads = static_cast<int>(*std::max_element(heads.begin(), heads.end()));
-  if (most_heads == 0) return DataLoss("{} is 0", keys.Name("attention.head_count"));
+  if (most_heads == 0 && !arch.mixers_only) return DataLoss("{} is 0", keys.Name("attention.head_count"));
   GYRE_ASSIGN_OR_RETURN(const auto ffn, EachLayer(from, "feed_forward_length", kMaxDim));
   std::vector<int64_t> kv_heads = heads;
   if (keys.Has("attention.head_count_kv")) {
@@ -131,8 +161,9 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", 0));
   }
 
-  MixerSpec other;
+  MixerSpec other;  // of layers that do not attend
   AttentionSpec attention;
+  LatentAttentionSpec latent;  // in place of it
   std::vector<bool> attends(from.blocks);
   for (size_t i = 0; i < from.blocks; ++i) attends[i] = kv_heads[i] > 0;
   switch (arch.mixers) {
@@ -140,6 +171,16 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     case MixerFamily::kLatent: {
       GYRE_ASSIGN_OR_RETURN(other, ReadLatent(from, most_heads, spec->context));
       attends.assign(from.blocks, false);
+      break;
+    }
+    case MixerFamily::kKimiDelta: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadKimiDelta(from, most_heads));
+      GYRE_ASSIGN_OR_RETURN(latent, ReadLatent(from, most_heads, spec->context));
+      latent.rotates = !arch.no_rope;
+      break;
+    }
+    case MixerFamily::kMamba: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadMamba(from, spec->dim));
       break;
     }
     case MixerFamily::kDeltaNet: {
@@ -165,28 +206,31 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       break;
     }
   }
-  if (arch.mixers != MixerFamily::kLatent) {
+  if (arch.mixers != MixerFamily::kLatent && arch.mixers != MixerFamily::kKimiDelta && most_heads > 0) {
     GYRE_ASSIGN_OR_RETURN(attention, ReadAttention(from, *spec, layers, most_heads));
-    attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
-    if (arch.one_part_layers) attention.rope.dims = 0;
+    if (arch.mixers == MixerFamily::kDeltaNet) attention.output_gate = OutputGate::kInQuery;
+    if (arch.one_part_layers || arch.no_rope) attention.rope.dims = 0;
   }
   // In a family whose feed-forward blocks are layers, only the tensors say which of them have experts.
   const auto is_dense = [&](size_t layer) {
     const TensorTable& tensors = from.gguf.tensors();
+    if (arch.dense == DenseLayers::kByTensors) return !tensors.Has(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
     return arch.one_part_layers && (tensors.Has(fmt::format("blk.{}.ffn_up.weight", layer)) ||
                                     tensors.Has(fmt::format("blk.{}.ffn_down.weight", layer)));
   };
   for (size_t i = 0; i < layers; ++i) {
-    LayerSpec layer;
-    layer.norm_eps = spec->final_norm_eps;
+    LayerSpec layer = common;
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     if (arch.mixers == MixerFamily::kDeltaNet) layer.ffn_norm_name = "post_attention_norm.weight";
     if (arch.one_part_layers) layer.ffn_norm_name = "attn_norm.weight";
-    const bool feeds = !arch.one_part_layers || ffn[i] > 0, mixes = !arch.one_part_layers || ffn[i] == 0;
+    const bool feeds = !arch.mixers_only && (!arch.one_part_layers || ffn[i] > 0),
+               mixes = !arch.one_part_layers || ffn[i] == 0;
     if (!mixes) {
       layer.mixer = NoMixer{};
     } else if (!attends[i]) {
       layer.mixer = other;
+    } else if (arch.mixers == MixerFamily::kKimiDelta) {
+      layer.mixer = latent;
     } else {
       AttentionSpec a = attention;
       a.heads = static_cast<int>(heads[i]);

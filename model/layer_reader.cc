@@ -1,7 +1,6 @@
 #include "model/layer_reader.h"
 
 #include <algorithm>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -139,7 +138,14 @@ class LayerReader {
   Status One(const TensorRow& row) {
     switch (row.form) {
       case TensorForm::kVector: {
-        GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(NameOf(row), row.dims));
+        const std::string name = NameOf(row);
+        std::vector<uint64_t> dims = row.dims;
+        if (const TensorView* t = tensors_.Find(name); t != nullptr && row.any_shape) {
+          uint64_t n = 1;
+          for (const uint64_t d : t->dims) n = d == 0 || n > row.dims[0] / d ? 0 : n * d;
+          if (n == row.dims[0]) dims = t->dims;
+        }
+        GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(name, dims));
         return absl::OkStatus();
       }
       case TensorForm::kMatrix:
@@ -176,12 +182,17 @@ class LayerReader {
   LayerWeights w_;
 };
 
+constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias",
+               kPositions[] = "position_embd.weight";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight";
 
-// Rotary tables that old converters left in files, and the layers behind the model's own that predict further tokens.
+// Rotary tables that old converters left in files, the layers behind the model's own that predict further tokens, and
+// indexers.
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
   if (name.ends_with(".attn_rot_embd.weight")) return true;
   if (!name.starts_with("blk.")) return false;
+  // Within the model's context the indexer leaves out nothing.
+  if (spec.indexer && name.find(".indexer.") != std::string_view::npos) return true;
   size_t layer = 0;
   for (size_t i = 4; i < name.size() && i < 10 && name[i] != '.'; ++i) {
     if (name[i] < '0' || name[i] > '9') return false;
@@ -210,6 +221,10 @@ StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& 
   return tensors.Matrix("token_embd.weight", Unsigned(spec.vocab), Unsigned(spec.dim));
 }
 
+StatusOr<WeightView> ReadPositions(const TensorTable& tensors, const ModelSpec& spec) {
+  return tensors.Matrix(kPositions, Unsigned(spec.positions), Unsigned(spec.dim));
+}
+
 StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelSpec& spec) {
   return tensors.Matrix(kPerLayerTokens, Unsigned(spec.vocab), Unsigned(spec.per_layer_width));
 }
@@ -217,15 +232,27 @@ StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelS
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
   GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
+  if (spec.final_norm_bias) {
+    GYRE_ASSIGN_OR_RETURN(head.final_norm_bias, tensors.Vector(kFinalNormBias, {Unsigned(spec.dim)}));
+  }
+  if (spec.head_bias) {
+    GYRE_ASSIGN_OR_RETURN(head.bias, tensors.Vector(kHeadBias, {Unsigned(spec.vocab)}));
+  }
   const char* name = spec.tied_head ? "token_embd.weight" : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
 }
 
-Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
+StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensors, const ModelSpec& spec) {
   std::unordered_set<std::string> used = {"token_embd.weight", std::string(spec.final_norm_name), "rope_freqs.weight",
                                           "rope_factors_long.weight", "rope_factors_short.weight"};
   if (!spec.tied_head) used.insert("output.weight");
+  if (spec.final_norm_bias) used.insert(kFinalNormBias);
+  if (spec.head_bias) used.insert(kHeadBias);
+  if (spec.positions > 0) {
+    used.insert(kPositions);
+    GYRE_RETURN_IF_ERROR(ReadPositions(tensors, spec).status());
+  }
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     GYRE_RETURN_IF_ERROR(ReadLayer(tensors, spec, static_cast<int>(i), &used).status());
   }
@@ -235,10 +262,16 @@ Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
   }
   GYRE_RETURN_IF_ERROR(ReadEmbedding(tensors, spec).status());
   GYRE_RETURN_IF_ERROR(ReadHead(tensors, spec).status());
-  std::set<std::string_view> unread;
+  std::vector<std::string> unread;
   for (const auto& [name, t] : tensors.all()) {
-    if (used.count(name) == 0 && !MayBeLeftOut(name, spec)) unread.insert(name);
+    if (used.count(name) == 0 && !MayBeLeftOut(name, spec)) unread.push_back(name);
   }
+  std::sort(unread.begin(), unread.end());
+  return unread;
+}
+
+Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
+  GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> unread, TensorsWithoutPlace(tensors, spec));
   if (unread.empty()) return absl::OkStatus();
   std::string names;
   size_t named = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "base/status.h"
 #include "model/spec.h"
@@ -21,8 +22,12 @@ StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& sp
 // Checks that every tensor of the spec is there and right, and no other is: a tensor that no code reads would be a part
 // of the model that is silently left out.
 Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec);
+// The names, sorted, of those others. Errors as CheckTensors for the spec's tensors.
+StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensors, const ModelSpec& spec);
 
 StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& spec);
+// The table of positions [positions][dim]. REQUIRES: the spec has one.
+StatusOr<WeightView> ReadPositions(const TensorTable& tensors, const ModelSpec& spec);
 // Each token's part of the per-layer embeddings [vocab][per_layer_width]. REQUIRES: the spec has per-layer embeddings.
 StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelSpec& spec);
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);

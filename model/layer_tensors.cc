@@ -13,10 +13,10 @@ class Table {
   std::vector<TensorRow> Rows() {
     const bool mixes = !std::holds_alternative<NoMixer>(l_.mixer),
                feeds = !std::holds_alternative<NoFeedForward>(l_.feed_forward);
-    if (mixes && l_.pre_norms) Vector("attn_norm.weight", Slot::kMixerNorm, dim_);
-    if (mixes && l_.post_norms) Vector("post_attention_norm.weight", Slot::kMixerPostNorm, dim_);
-    if (feeds && l_.pre_norms) Vector(std::string(l_.ffn_norm_name), Slot::kFfnNorm, dim_);
-    if (feeds && l_.post_norms) Vector("post_ffw_norm.weight", Slot::kFfnPostNorm, dim_);
+    if (mixes && l_.pre_norms) Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
+    if (mixes && l_.post_norms) Vector(std::string(l_.mixer_post_norm_name), Slot::kMixerPostNorm, dim_);
+    if (feeds && l_.pre_norms && !l_.shared_norm) Norm(l_.ffn_norm_name, Slot::kFfnNorm, Slot::kFfnNormBias);
+    if (feeds && l_.post_norms) Vector(std::string(l_.ffn_post_norm_name), Slot::kFfnPostNorm, dim_);
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
     Add(l_.side);
@@ -28,6 +28,10 @@ class Table {
   void Vector(std::string name, Slot slot, uint64_t n, CutAxis cut = CutAxis::kWhole) {
     rows_.push_back({.name = std::move(name), .slot = slot, .form = TensorForm::kVector, .dims = {n}, .cut = cut});
   }
+  void Norm(std::string_view name, Slot slot, Slot bias) {
+    Vector(std::string(name), slot, dim_);
+    if (l_.norm_biases) Vector(std::string(name.substr(0, name.rfind('.'))) + ".bias", bias, dim_);
+  }
   void Matrix(std::string name, Slot slot, uint64_t n, uint64_t k, CutAxis cut, std::string fused = {},
               TensorForm form = TensorForm::kMatrix) {
     rows_.push_back(
@@ -35,23 +39,33 @@ class Table {
   }
 
   void Add(const AttentionSpec& a) {
-    const uint64_t head = Unsigned(a.head_dim), q = Unsigned(a.heads) * head, kv = Unsigned(a.kv_heads) * head;
-    Matrix("attn_q.weight", Slot::kQ, a.output_gate ? 2 * q : q, dim_, CutAxis::kOutputs, "attn_qkv.weight");
+    const uint64_t head = Unsigned(a.head_dim), q = Unsigned(a.heads) * head, kv = Unsigned(a.kv_heads) * head,
+                   value = Unsigned(a.ValueDim()), values = Unsigned(a.kv_heads) * value,
+                   attended = Unsigned(a.heads) * value;
+    const bool gate_in_q = a.output_gate == OutputGate::kInQuery;
+    Matrix("attn_q.weight", Slot::kQ, gate_in_q ? 2 * q : q, dim_, CutAxis::kOutputs, "attn_qkv.weight");
     const bool own = a.kv_layer < 0;
     if (own) Matrix("attn_k.weight", Slot::kK, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
-    if (own && !a.value_is_key) Matrix("attn_v.weight", Slot::kV, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
-    Matrix("attn_output.weight", Slot::kO, dim_, q, CutAxis::kInputs);
+    if (own && !a.value_is_key) Matrix("attn_v.weight", Slot::kV, values, dim_, CutAxis::kOutputs, "attn_qkv.weight");
+    Matrix("attn_output.weight", Slot::kO, dim_, attended, CutAxis::kInputs);
+    if (a.output_gate == OutputGate::kElements || a.output_gate == OutputGate::kHeads) {
+      const uint64_t gates = a.output_gate == OutputGate::kHeads ? Unsigned(a.heads) : attended;
+      Matrix("attn_gate.weight", Slot::kOutGate, gates, dim_, CutAxis::kOutputs);
+    }
     if (a.qkv_bias) {
       for (const auto& [name, slot, n] : {std::tuple("attn_q.bias", Slot::kQBias, q),
                                           {"attn_k.bias", Slot::kKBias, kv},
-                                          {"attn_v.bias", Slot::kVBias, kv}}) {
+                                          {"attn_v.bias", Slot::kVBias, values}}) {
         Vector(name, slot, n, CutAxis::kOutputs);
         rows_.back().fused = "attn_qkv.bias";
       }
     }
     if (a.output_bias) Vector("attn_output.bias", Slot::kOBias, dim_);
     if (a.sinks) Vector("attn_sinks.weight", Slot::kSinks, Unsigned(a.heads), CutAxis::kOutputs);
-    if (a.qk_norm != QkNorm::kNone) {
+    if (a.qk_norm == QkNorm::kHeads) {
+      Shaped("attn_q_norm.weight", Slot::kQNorm, {head, Unsigned(a.heads)}, CutAxis::kOutputs);
+      if (own) Shaped("attn_k_norm.weight", Slot::kKNorm, {head, Unsigned(a.kv_heads)}, CutAxis::kOutputs);
+    } else if (a.qk_norm != QkNorm::kNone && a.qk_norm != QkNorm::kUnit) {
       const bool row = a.qk_norm == QkNorm::kRow;
       const CutAxis cut = row ? CutAxis::kOutputs : CutAxis::kWhole;
       Vector("attn_q_norm.weight", Slot::kQNorm, row ? q : head, cut);
@@ -80,8 +94,8 @@ class Table {
     Matrix("attn_output.weight", Slot::kO, dim_, heads * Unsigned(a.value_dim), CutAxis::kInputs);
   }
   // A vector of several dimensions, in the file's order: the fastest first.
-  void Shaped(std::string name, Slot slot, std::vector<uint64_t> dims) {
-    Vector(std::move(name), slot, 0);
+  void Shaped(std::string name, Slot slot, std::vector<uint64_t> dims, CutAxis cut = CutAxis::kWhole) {
+    Vector(std::move(name), slot, 0, cut);
     rows_.back().dims = std::move(dims);
   }
   void Add(const DeltaNetSpec& d) {
@@ -100,6 +114,50 @@ class Table {
     Vector("ssm_a", Slot::kDecay, heads, CutAxis::kOutputs);
     Vector("ssm_norm.weight", Slot::kStateNorm, head);
     Matrix("ssm_out.weight", Slot::kO, dim_, values, CutAxis::kInputs);
+  }
+  void Add(const KimiDeltaSpec& k) {
+    const uint64_t head = Unsigned(k.head_dim), heads = Unsigned(k.heads), width = heads * head,
+                   taps = Unsigned(k.kernel);
+    for (const auto& [part, slot, conv] :
+         {std::tuple("q", Slot::kQ, Slot::kConv), {"k", Slot::kK, Slot::kKeyConv}, {"v", Slot::kV, Slot::kValueConv}}) {
+      Matrix(std::string("attn_") + part + ".weight", slot, width, dim_, CutAxis::kOutputs);
+      AnyShape(std::string("ssm_conv1d_") + part + ".weight", conv, taps * width);
+    }
+    Matrix("ssm_f_a.weight", Slot::kStepLow, head, dim_, CutAxis::kWhole);
+    Matrix("ssm_f_b.weight", Slot::kStep, width, head, CutAxis::kOutputs);
+    Matrix("ssm_beta.weight", Slot::kBeta, heads, dim_, CutAxis::kOutputs);
+    AnyShape("ssm_a", Slot::kDecay, heads);
+    Vector("ssm_dt.bias", Slot::kStepBias, width, CutAxis::kOutputs);
+    Matrix("ssm_g_a.weight", Slot::kOutGateLow, head, dim_, CutAxis::kWhole);
+    Matrix("ssm_g_b.weight", Slot::kOutGate, width, head, CutAxis::kOutputs);
+    Vector("ssm_norm.weight", Slot::kStateNorm, head);
+    Matrix("attn_output.weight", Slot::kO, dim_, width, CutAxis::kInputs);
+  }
+  void AnyShape(std::string name, Slot slot, uint64_t n) {
+    Vector(std::move(name), slot, n);
+    rows_.back().any_shape = true;
+  }
+  void Add(const MambaSpec& m) {
+    const uint64_t inner = Unsigned(m.inner), state = Unsigned(m.state), rank = Unsigned(m.rank),
+                   heads = Unsigned(m.heads);
+    Matrix("ssm_in.weight", Slot::kStateIn, 2 * inner, dim_, CutAxis::kWhole);
+    Shaped("ssm_conv1d.weight", Slot::kConv, {Unsigned(m.kernel), inner});
+    if (m.conv_bias) Vector("ssm_conv1d.bias", Slot::kConvBias, inner);
+    Matrix("ssm_x.weight", Slot::kStateParams, rank + 2 * state, inner, CutAxis::kWhole);
+    if (m.norm_weights) {
+      const std::string end = m.plamo ? "" : ".weight";
+      Vector("ssm_dt_norm" + end, Slot::kStepNorm, rank);
+      Vector("ssm_b_norm" + end, Slot::kWriteNorm, state);
+      Vector("ssm_c_norm" + end, Slot::kReadNorm, state);
+    }
+    Matrix("ssm_dt.weight", Slot::kStep, heads, rank, CutAxis::kWhole);
+    Vector("ssm_dt.bias", Slot::kStepBias, heads);
+    if (m.own_decays())
+      Shaped("ssm_a", Slot::kDecay, {state, inner});
+    else
+      AnyShape("ssm_a", Slot::kDecay, heads);
+    AnyShape("ssm_d", Slot::kSkip, heads);
+    Matrix("ssm_out.weight", Slot::kO, dim_, inner, CutAxis::kWhole);
   }
   void Add(const Mamba2Spec& m) {
     const uint64_t inner = Unsigned(m.inner), heads = Unsigned(m.heads), groups = Unsigned(m.groups),
@@ -131,13 +189,16 @@ class Table {
     if (f.gated) Matrix("ffn_gate.weight", Slot::kGate, width, dim_, CutAxis::kOutputs, "ffn_up.weight");
     Matrix("ffn_up.weight", Slot::kUp, width, dim_, CutAxis::kOutputs, f.gated ? "ffn_up.weight" : "");
     Matrix("ffn_down.weight", Slot::kDown, dim_, width, CutAxis::kInputs);
+    if (!f.biases) return;
+    Vector("ffn_up.bias", Slot::kUpBias, width, CutAxis::kOutputs);
+    Vector("ffn_down.bias", Slot::kDownBias, dim_);
   }
 
   void Add(const ExpertSpec& e) {
     const uint64_t width = Unsigned(e.width), count = Unsigned(e.count);
     Matrix("ffn_gate_inp.weight", Slot::kRouter, count, dim_, CutAxis::kWhole, {}, TensorForm::kRouter);
     if (e.router_bias) Vector("ffn_gate_inp.bias", Slot::kRouterBias, count);
-    if (e.choice_bias) Vector("exp_probs_b.bias", Slot::kChoiceBias, count);
+    if (e.choice_bias) Vector(std::string(e.choice_bias_name), Slot::kChoiceBias, count);
     auto experts = [&](const char* name, Slot slot, uint64_t n, uint64_t k, const char* fused) {
       Matrix(name, slot, n, k, CutAxis::kExperts, fused, TensorForm::kExperts);
     };

@@ -13,8 +13,10 @@ namespace gyre {
 enum class Slot : uint8_t {
   // Norms [dim] of the inputs of mixer and feed-forward block, and of their outputs.
   kMixerNorm,
+  kMixerNormBias,
   kMixerPostNorm,
   kFfnNorm,
+  kFfnNormBias,
   kFfnPostNorm,
   // Attention.
   kQ,
@@ -38,22 +40,34 @@ enum class Slot : uint8_t {
   kKeyHeads,    // [heads][kv_rank][key_dim]
   kValueHeads,  // [heads][value_dim][kv_rank]
   // Layers with recurrent state (Slot::kO is their output).
-  kStateIn,    // what the convolution sees
-  kInGate,     // a factor of that
-  kOutGate,    // of the output
-  kStep,       // gives the decay
-  kBeta,       // what the delta rule writes of a difference
-  kStepBeta,   // both, as DeltaNetSpec::joint_gates
-  kConv,       // [channels][taps]; Layer has it as [taps][channels]
+  kStateIn,   // what the convolution sees
+  kInGate,    // a factor of that
+  kOutGate,   // of the output; also of attention
+  kStep,      // gives the decay
+  kBeta,      // what the delta rule writes of a difference
+  kStepBeta,  // both, as DeltaNetSpec::joint_gates
+  // Mamba's step, B and C from what the convolution gives, and their norms.
+  kStateParams,
+  kStepNorm,
+  kWriteNorm,
+  kReadNorm,
+  // Of matrices in two parts, Slot::kStep and Slot::kOutGate, the first.
+  kStepLow,
+  kOutGateLow,
+  kConv,     // [channels][taps]; Layer has it as [taps][channels], and so the next two
+  kKeyConv,  // of keys and values, where queries have kConv
+  kValueConv,
   kConvBias,   // [channels]
   kStepBias,   // [heads]
-  kDecay,      // [heads]
+  kDecay,      // [heads] or, in Mamba's order, [width][state]; Layer has KimiDeltaSpec's as [heads][head_dim]
   kSkip,       // [heads]
   kStateNorm,  // of a head, or [groups][inner / groups]
   // The dense block, or the expert that all rows share.
   kGate,
   kUp,
   kDown,
+  kUpBias,      // [width]
+  kDownBias,    // [dim]
   kSharedGate,  // [dim]: the sigmoid of its product with the row scales the shared expert
   // Experts.
   kRouter,      // [experts][dim]
@@ -102,7 +116,8 @@ struct TensorRow {
   TensorForm form = TensorForm::kVector;
   std::vector<uint64_t> dims;  // the file's: the fastest first. An expert's own, without their number
   CutAxis cut = CutAxis::kWhole;
-  uint64_t heads = 1;  // of kHeads
+  uint64_t heads = 1;      // of kHeads
+  bool any_shape = false;  // of a vector: the file may have its elements in any dimensions
   // If all layers share a tensor without "blk.3.": the part of the rows, of so many equal ones, that is this layer's.
   int part = 0, parts = 0;  // 0 parts: the layer's own tensor
   std::string fused;        // the tensor that may hold its rows and those of the neighbours in this table; "" = none

@@ -82,6 +82,7 @@ class OpenedModel : public Model {
 
   StatusOr<WeightView> Embedding() const override { return ReadEmbedding(tensors(), spec_); }
   StatusOr<HeadWeights> Head() const override { return ReadHead(tensors(), spec_); }
+  StatusOr<WeightView> Positions() const override { return ReadPositions(tensors(), spec_); }
   StatusOr<WeightView> PerLayerTokens() const override { return ReadPerLayerTokens(tensors(), spec_); }
 
   // `parts`: the parts of a split file that follow `bytes`.
@@ -409,6 +410,10 @@ StatusOr<size_t> EndBytes(const Model& model, bool first, bool last) {
   if (first) {
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
     sum += embedding.bytes();
+    if (model.spec().positions > 0) {
+      GYRE_ASSIGN_OR_RETURN(const WeightView positions, model.Positions());
+      sum += positions.bytes();
+    }
   }
   if (last && !(first && model.spec().tied_head)) {
     GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());

@@ -98,8 +98,8 @@ bool IsFiner(int layer, int layers) {
 // Tensors that keep their type: norms, biases and scales of any shape, tensors that decide (routers), and small,
 // sensitive ones.
 bool Stays(const std::string& name) {
-  for (const char* part :
-       {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "shortconv.conv", "per_layer_model_proj"}) {
+  for (const char* part : {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "shortconv.conv",
+                           "per_layer_model_proj", "position_embd"}) {
     if (Contains(name, part)) return true;
   }
   return name.ends_with(".ssm_a") || name.ends_with(".ssm_d");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,8 +28,18 @@ struct RopeSpec {
 
 enum class QkNorm : uint8_t {
   kNone,
-  kHead,  // RMS norm of q and k over each head, before rope
-  kRow,   // over all heads of a row together, before rope
+  kHead,   // RMS norm of q and k over each head
+  kRow,    // over all heads of a row together
+  kHeads,  // over each head, which has weights of its own
+  kUnit,   // over each head, without weights
+};
+
+// A sigmoid that scales the result of attention before its output matrix.
+enum class OutputGate : uint8_t {
+  kNone,
+  kInQuery,   // of each element; q's rows are, per head, a query and a gate
+  kElements,  // of each element, by a matrix of its own
+  kHeads,     // of each head, by a matrix of its own
 };
 
 // Softmax attention with grouped queries.
@@ -36,21 +47,28 @@ struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int value_dim = 0;  // elements of a head's value; 0 = head_dim
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
+  bool qk_centered = false;      // the norms of q and k are LayerNorms
+  bool norm_after_rope = false;  // otherwise q and k are rotated after their norm
   bool output_bias = false;
-  bool output_gate = false;   // q's rows are, per head, a query and a gate: a sigmoid of this scales the head's result
+  OutputGate output_gate = OutputGate::kNone;
   bool sinks = false;         // AttentionParams::sinks
   bool value_norm = false;    // RMS norm of v over each head, without weights
   bool value_is_key = false;  // v is k before its norm and rope
   int kv_layer = -1;          // an earlier layer, whose keys and values this one reads; -1: it has its own
+  float value_scale = 1;      // on the values
   int window = 0;             // 0 = full attention
+  int chunk = 0;              // AttentionParams::chunk; 0 = none
   float scale = 0;            // on q.k
   float softcap = 0;          // 0 = none
   RopeSpec rope;
-  // Queries at position p are multiplied by 1 + temperature * ln(1 + floor(p / temperature_length)), after rope.
+  // Queries at position p are multiplied by 1 + temperature * ln(1 + floor((p + temperature_offset) /
+  // temperature_length)), after rope.
   float temperature = 0;
-  int temperature_length = 1;
+  int temperature_length = 1, temperature_offset = 0;
+  int ValueDim() const { return value_dim == 0 ? head_dim : value_dim; }
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -60,10 +78,11 @@ struct LatentAttentionSpec {
   int heads = 0;
   int q_rank = 0;  // 0 = queries come straight from the row
   int kv_rank = 0;
-  int key_dim = 0;    // elements of a head's key that are not rotated
-  int value_dim = 0;  // elements of a head's value
-  float scale = 0;    // on q.k
-  RopeSpec rope;      // of the last elements of a query, and of the shared key
+  int key_dim = 0;      // elements of a head's key that are not rotated
+  int value_dim = 0;    // elements of a head's value
+  float scale = 0;      // on q.k
+  RopeSpec rope;        // of the last elements of a query, and of the shared key
+  bool rotates = true;  // otherwise the rotation's elements are used as they are
   bool operator==(const LatentAttentionSpec&) const = default;
 };
 
@@ -78,6 +97,31 @@ struct DeltaNetSpec {
   // beta and alpha are one tensor: for each key head those of its value heads.
   bool joint_gates = false;
   bool operator==(const DeltaNetSpec&) const = default;
+};
+
+// Linear attention with the delta rule and a decay for each element of a key: Kimi Team 2025 (Kimi Linear).
+struct KimiDeltaSpec {
+  int kernel = 0;  // positions that the convolutions of queries, keys and values see
+  int heads = 0;
+  int head_dim = 0;  // of keys and of values
+  bool operator==(const KimiDeltaSpec&) const = default;
+};
+
+// A selective state space whose inputs and steps follow from what the convolution gives: Gu and Dao 2023 (Mamba), and
+// PLaMo 2's with a step for each head.
+struct MambaSpec {
+  int kernel = 0;  // positions that the convolution sees
+  int inner = 0;   // width, a multiple of heads
+  int state = 0;   // elements of state for each element of the width
+  int rank = 0;    // of the steps before their matrix
+  int heads = 0;   // steps; as many as the width in Mamba
+  bool conv_bias = false;
+  bool norms = false;         // RMS norms of the steps, and of B and C
+  bool norm_weights = false;  // they have weights
+  bool plamo = false;         // order of the rows: per head gate and input, and B, C, step; the norms have bare names
+  // Of Mamba's state, in which each element of the width decays by its own numbers.
+  bool own_decays() const { return heads == inner; }
+  bool operator==(const MambaSpec&) const = default;
 };
 
 // A selective state space: Dao and Gu 2024 (Mamba-2).
@@ -99,13 +143,22 @@ struct ShortConvolutionSpec {
 struct NoMixer {
   bool operator==(const NoMixer&) const = default;
 };
-using MixerSpec =
-    std::variant<AttentionSpec, LatentAttentionSpec, DeltaNetSpec, Mamba2Spec, ShortConvolutionSpec, NoMixer>;
+using MixerSpec = std::variant<AttentionSpec, LatentAttentionSpec, DeltaNetSpec, KimiDeltaSpec, MambaSpec, Mamba2Spec,
+                               ShortConvolutionSpec, NoMixer>;
+
+// Backend::Ffn's limits; 0 = none.
+struct GateLimits {
+  float gate = 0, up = 0;
+  bool operator==(const GateLimits&) const = default;
+};
 
 struct DenseSpec {
   int width = 0;
   Activation activation = Activation::kSilu;
-  bool gated = true;  // down(act(gate x) * (up x)); otherwise down(act(up x))
+  bool gated = true;                 // down(act(gate x) * (up x)); otherwise down(act(up x))
+  bool biases = false;               // on the products of up and down
+  std::optional<XieluParams> xielu;  // of a block without gate, in place of the activation
+  GateLimits limits;
   bool operator==(const DenseSpec&) const = default;
 };
 
@@ -119,15 +172,21 @@ struct ExpertSpec {
   RouterScore score = RouterScore::kSoftmax;
   bool router_bias = false;  // on the router's products
   bool choice_bias = false;  // added to the scores where experts are chosen, not in their weights
-  bool normalize = false;    // the weights of those used add up to 1
-  float scale = 1;           // on the weights
-  int groups = 1;            // only experts of the `used_groups` best groups can be chosen
+  std::string_view choice_bias_name = "exp_probs_b.bias";  // in the file
+  float near = 0;                                          // RouterParams::near
+  bool router_sees_input = false;                          // the layer's input, in place of the block's
+  bool weight_on_input = false;                            // the one expert's weight scales what goes into it
+  bool normalize = false;                                  // the weights of those used add up to 1
+  float scale = 1;                                         // on the weights
+  int groups = 1;  // only experts of the `used_groups` best groups can be chosen
   int used_groups = 1;
   Activation activation = Activation::kSilu;
   bool gated = true;         // as DenseSpec's
   bool biases = false;       // on an expert's products
   int shared_width = 0;      // of an expert that every row goes through; 0 = none
   bool shared_gate = false;  // a sigmoid of the row scales it
+  float sum_scale = 1;       // on experts and shared expert together
+  GateLimits limits, shared_limits;
   // Gemma 4's: the shared expert is a dense block beside the experts. Each of the two has norms of its own, the router
   // sees the row under a norm of its own, and every expert's output has a scale.
   bool beside_dense = false;
@@ -152,13 +211,20 @@ struct LayerSpec {
   MixerSpec mixer;
   FeedForwardSpec feed_forward;
   float norm_eps = 0;
-  bool pre_norms = true;                               // norms of what goes into mixer and feed-forward block
-  bool post_norms = false;                             // norms on their outputs, before the residual
-  std::string_view ffn_norm_name = "ffn_norm.weight";  // of the feed-forward block's pre-norm, in the file
-  float residual_scale = 1;                            // on what mixer and feed-forward block add to the row
-  PerLayerEmbeddingSpec side;                          // it is added to the row behind the feed-forward block
-  bool output_scale = false;                           // a number of the file, on the row after the layer
-  int kv_group = kPageGroup;                           // layers of a group share a block table
+  bool layer_norms = false;  // all of them are LayerNorms
+  bool norm_biases = false;
+  bool pre_norms = true;  // norms of what goes into mixer and feed-forward block
+  // Mixer and feed-forward block see the same row, and both are added to it.
+  bool parallel = false;
+  bool shared_norm = false;  // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
+  bool post_norms = false;   // norms on their outputs, before the residual
+  std::string_view mixer_norm_name = "attn_norm.weight";  // of the mixer's pre-norm, in the file
+  std::string_view ffn_norm_name = "ffn_norm.weight";     // of the feed-forward block's
+  std::string_view mixer_post_norm_name = "post_attention_norm.weight", ffn_post_norm_name = "post_ffw_norm.weight";
+  float residual_scale = 1;    // on what mixer and feed-forward block add to the row
+  PerLayerEmbeddingSpec side;  // it is added to the row behind the feed-forward block
+  bool output_scale = false;   // a number of the file, on the row after the layer
+  int kv_group = kPageGroup;   // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
 
   // Each returns null if the layer has another kind.
@@ -176,10 +242,16 @@ struct ModelSpec {
   int vocab = 0;
   int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
+  int most_context = 0;  // what is computed holds for no longer texts; 0 = for any
+  int positions = 0;     // rows of a table that is added to embeddings by their position; 0 = there is none
   float final_norm_eps = 0;
+  bool final_layer_norm = false;  // it is a LayerNorm
+  bool final_norm_bias = false;
+  bool head_bias = false;   // on the products of the output matrix
   float logit_scale = 1;    // on the logits
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
+  bool indexer = false;     // the file has tensors of an indexer, which are not read
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
   // The number of tables of a sequence (docs/memory.md): pages 1, with slots of recurrent state 2, with a window 3.
   int kv_groups = 1;
@@ -194,8 +266,8 @@ struct ModelSpec {
     if (const auto* latent = std::get_if<LatentAttentionSpec>(&l.mixer))
       return static_cast<size_t>(latent->kv_rank) + static_cast<size_t>(latent->rope.dims);
     const AttentionSpec* a = l.attention();
-    return a == nullptr || a->kv_layer >= 0 ? 0
-                                            : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
+    if (a == nullptr || a->kv_layer >= 0) return 0;
+    return static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim + a->ValueDim());
   }
   // The recurrent state of one sequence in a layer, in floats: the rows of its convolution, and its matrices.
   struct StateSize {
@@ -209,6 +281,14 @@ struct ModelSpec {
       return {.channels = size(2 * d->key_heads + d->value_heads) * size(d->head_dim),
               .taps = size(d->kernel),
               .matrices = size(d->value_heads) * size(d->head_dim) * size(d->head_dim)};
+    }
+    if (const auto* k = std::get_if<KimiDeltaSpec>(&l.mixer)) {
+      return {.channels = 3 * size(k->heads) * size(k->head_dim),
+              .taps = size(k->kernel),
+              .matrices = size(k->heads) * size(k->head_dim) * size(k->head_dim)};
+    }
+    if (const auto* m = std::get_if<MambaSpec>(&l.mixer)) {
+      return {.channels = size(m->inner), .taps = size(m->kernel), .matrices = size(m->inner) * size(m->state)};
     }
     if (const auto* m = std::get_if<Mamba2Spec>(&l.mixer)) {
       return {.channels = size(m->inner) + 2 * size(m->groups) * size(m->state),

@@ -48,8 +48,8 @@ void ForEachMatrix(const LayerWeights& w, Fn fn) {
 }
 
 struct HeadWeights {
-  std::vector<float> final_norm;
-  WeightView output;  // the embedding where tied
+  std::vector<float> final_norm, final_norm_bias, bias;  // the latter two empty where there are none
+  WeightView output;                                     // the embedding where tied
 };
 
 class MappedFile;
@@ -82,6 +82,8 @@ class Model {
   virtual StatusOr<LayerWeights> Layer(int layer) const = 0;
   virtual StatusOr<WeightView> Embedding() const = 0;
   virtual StatusOr<HeadWeights> Head() const = 0;
+  // The table of positions [spec().positions][dim]. REQUIRES: positions > 0.
+  virtual StatusOr<WeightView> Positions() const = 0;
   // Each token's part of the per-layer embeddings [vocab][spec().per_layer_width]. REQUIRES: per_layer_width > 0.
   virtual StatusOr<WeightView> PerLayerTokens() const = 0;
   // Null if the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).

@@ -147,6 +147,7 @@ TEST_F(CudaAttention, MatchesTheReferenceAndTheRowAlone) {
                                    .scale = 0.3f,
                                    .softcap = window == 5 ? 20.0f : 0.0f,
                                    .window = window,
+                                   .chunk = window == 0 ? 0 : 100,
                                    .sinks = window == 300 ? sinks : nullptr};
       Compare(c, {0, 1, 15, 16, 255, 256, 257, 599}, params,
               std::string(KvTypeName(type)) + ", window " + std::to_string(window));

@@ -176,6 +176,18 @@ TEST_F(CudaDeviceTest, ExpertsAreChosenAsTheReferenceChoosesThem) {
   for (size_t i = 0; i + 5 < scores.size(); i += 5) scores[i] = scores[i + 2];  // ties
   const auto bias = Random(count, 2, 0.1f);
   const float *on_scores = Up(scores), *on_bias = Up(bias);
+  {  // SparseMixer
+    const RouterParams p{.count = count, .used = 2, .near = 0.2f};
+    std::vector<uint32_t> experts(rows * p.used);
+    std::vector<float> weights(experts.size());
+    ref_->ChooseExperts(scores.data(), rows, p, nullptr, experts.data(), weights.data());
+    uint32_t* on_experts = Room<uint32_t>(experts.size());
+    float* on_weights = Room<float>(experts.size());
+    gpu_->ChooseExperts(on_scores, rows, p, nullptr, on_experts, on_weights);
+    EXPECT_EQ(Down(on_experts, experts.size()), experts);
+    const auto got = Down(on_weights, weights.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], weights[i]);
+  }
   for (const bool sigmoid : {false, true}) {
     for (const bool normalize : {false, true}) {
       for (const bool biased : {false, true}) {
@@ -230,6 +242,7 @@ TEST_F(CudaDeviceTest, MixturesMatchTheReferenceAndTheRowAlone) {
         for (size_t e = 0; e < count; ++e) {
           Backend::Ffn ffn{*w[3 * e + (gated ? 0 : 1)], *w[3 * e + 1], *w[3 * e + 2]};
           if (biased) ffn.gate_bias = b, ffn.up_bias = b + width, ffn.down_bias = b + 2 * width;
+          if (biased) ffn.gate_limit = 0.5f, ffn.up_limit = 0.4f;
           all.push_back(ffn);
         }
         return all;
@@ -287,22 +300,24 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
     EXPECT_EQ(Down(on_state, states.size()), states);
   }
   const size_t heads = 4, keys = 2, key_dim = 20, value_dim = 16, wide = 2 * keys * key_dim + heads * value_dim;
-  const auto u = Random(rows * wide, 5), gates = Random(2 * rows * heads, 6, 0.3f), skip = Random(heads, 7);
+  const auto u = Random(rows * wide, 5), gates = Random((1 + key_dim) * rows * heads, 6, 0.3f), skip = Random(heads, 7);
   const auto before = Random(2 * heads * key_dim * value_dim, 8);
-  for (const bool delta : {false, true}) {
+  for (const int mode : {0, 1, 2, 3}) {
+    const bool delta = mode % 2 == 1, channels = mode >= 2;
     StateScanParams p{.key_heads = keys,
                       .value_heads = heads,
                       .key_dim = key_dim,
                       .value_dim = value_dim,
                       .interleaved = !delta,
+                      .channel_decay = channels,
                       .delta = delta,
                       .key_norm_eps = delta ? 1e-6f : 0,
                       .skip = delta ? nullptr : skip.data(),
                       .scale = 0.4f};
     const size_t half = heads * key_dim * value_dim;
     const auto at = [&](const float* all, const float* of_gates) {
-      return StateScanRows{all,      all + keys * key_dim,   all + 2 * keys * key_dim, wide,
-                           of_gates, of_gates + rows * heads};
+      return StateScanRows{all,  all + keys * key_dim,    all + 2 * keys * key_dim,
+                           wide, of_gates + rows * heads, of_gates};
     };
     auto states = before;
     std::vector<float> expected(rows * heads * value_dim);
@@ -327,9 +342,9 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
   }
   const std::vector<float> a = {-0.5f, -2, -0.01f, -8}, offsets = {0.1f, -60, 30, 0};
   std::vector<float> step(rows * heads), decay(step.size());
-  ref_->DecayGates(u.data(), rows, heads, offsets.data(), a.data(), step.data(), decay.data());
+  ref_->DecayGates(u.data(), rows, heads, 1, offsets.data(), a.data(), step.data(), decay.data());
   float *on_step = Room<float>(step.size()), *on_decay = Room<float>(step.size());
-  gpu_->DecayGates(Up(u), rows, heads, Up(offsets), Up(a), on_step, on_decay);
+  gpu_->DecayGates(Up(u), rows, heads, 1, Up(offsets), Up(a), on_step, on_decay);
   const auto got_step = Down(on_step, step.size()), got_decay = Down(on_decay, step.size());
   for (size_t i = 0; i < step.size(); ++i) {
     EXPECT_FLOAT_EQ(got_step[i], step[i]);

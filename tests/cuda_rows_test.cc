@@ -69,7 +69,7 @@ TEST_F(CudaRows, ActivationsMatchTheReference) {
     }
   };
   for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu, Activation::kSigmoid,
-                         Activation::kReluSquared}) {
+                         Activation::kReluSquared, Activation::kRelu}) {
     ref_->GatedActivation(x.data(), y.data(), n, act, expected.data());
     cuda::GatedActivation(nullptr, on_x.data(), on_y.data(), n, act, out.data());
     near(act);
@@ -83,6 +83,31 @@ TEST_F(CudaRows, ActivationsMatchTheReference) {
     cuda::GatedActivation(nullptr, nan.data(), on_y.data(), n, act, out.data());
     for (const float v : out.host()) ASSERT_TRUE(std::isnan(v)) << static_cast<int>(act);
   }
+}
+
+TEST_F(CudaRows, GeluCenterAndXieluMatchTheReference) {
+  const size_t rows = 4, dim = 250, n = rows * dim;
+  auto x = Random(n, 4, 4);
+  std::vector<float> expected(n);
+  const auto near = [&](const std::vector<float>& got, double relative) {
+    for (size_t i = 0; i < n; ++i) ASSERT_NEAR(got[i], expected[i], relative * std::fabs(expected[i]) + 1e-6) << x[i];
+  };
+  ref_->Activate(x.data(), n, Activation::kGelu, expected.data());
+  GpuVector<float> on_x(x), out(n);
+  cuda::Activate(nullptr, on_x.data(), n, Activation::kGelu, out.data());
+  near(out.host(), 1e-5);
+  ref_->Center(x.data(), rows, dim, expected.data());
+  cuda::Center(nullptr, on_x.data(), rows, dim, out.data());
+  near(out.host(), 1e-6);
+  const XieluParams params{.positive = 0.8f, .negative = 1.5f, .beta = 0.5f, .eps = -0.25f};
+  expected = x;
+  ref_->Xielu(expected.data(), n, params);
+  cuda::Xielu(nullptr, on_x.data(), n, params);
+  near(on_x.host(), 1e-6);
+  GpuVector<float> limited(x);
+  cuda::Limit(nullptr, limited.data(), n, -1, 2);
+  const auto got = limited.host();
+  for (size_t i = 0; i < n; ++i) ASSERT_EQ(got[i], std::clamp(x[i], -1.0f, 2.0f));
 }
 
 TEST_F(CudaRows, SoftcapsMatchTheReference) {

@@ -60,6 +60,7 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
                                      .scale = 0.3f,
                                      .softcap = window == 5 ? 20.0f : 0.0f,
                                      .window = window,
+                                     .chunk = head_dim == 20 ? 96 : 0,
                                      .sinks = window == 300 || head_dim == 16 ? sinks : nullptr};
         std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
         fast_->Attention(q.data(), rows, cache.view, params, got.data());

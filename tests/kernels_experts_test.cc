@@ -2,8 +2,11 @@
 // separate products, whatever the types, rows and threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "tests/testing/products.h"
 
@@ -18,6 +21,43 @@ struct MixtureCase {
   DType gate, up, down;
   bool biases, gated, scales;
 };
+
+TEST_P(Experts, LimitsHoldForBothProducts) {
+  constexpr size_t kDim = 64, kWidth = 32;
+  const testing::Weights gate = testing::MakeWeights(DType::kF32, kWidth, kDim, 1),
+                         up = testing::MakeWeights(DType::kF32, kWidth, kDim, 2),
+                         down = testing::MakeWeights(DType::kF32, kDim, kWidth, 3);
+  const auto g = fast_->Pack(gate.view), u = fast_->Pack(up.view), d = fast_->Pack(down.view);
+  const auto x = Random(kDim, 4);
+  std::vector<float> of_gate(kWidth), of_up(kWidth), expected(kDim), got(kDim);
+  fast_->MatMul(x.data(), 1, *g, of_gate.data());
+  fast_->MatMul(x.data(), 1, *u, of_up.data());
+  size_t limited = 0;
+  for (float& v : of_gate) limited += std::exchange(v, std::min(v, 0.1f)) > 0.1f ? 1 : 0;
+  for (float& v : of_up) limited += std::fabs(std::exchange(v, std::clamp(v, -0.2f, 0.2f))) > 0.2f ? 1 : 0;
+  EXPECT_GT(limited, 5u);
+  fast_->GatedActivation(of_gate.data(), of_up.data(), kWidth, Activation::kSilu, of_gate.data());
+  fast_->MatMul(of_gate.data(), 1, *d, expected.data());
+  Backend::Ffn ffn{*g, *u, *d};
+  ffn.gate_limit = 0.1f;
+  ffn.up_limit = 0.2f;
+  fast_->FeedForward(x.data(), 1, ffn, Activation::kSilu, Arithmetic::kDecode, got.data(), false);
+  EXPECT_EQ(got, expected);
+}
+
+// The weights of SparseMixer, by hand: an expert's share among those near it that are still there.
+TEST_P(Experts, SparseMixerWeighsAmongTheNear) {
+  const std::vector<float> scores = {1.0f, 3.0f, 2.99f, -1.0f, -2.0f, -1.01f, -3.0f, -1.005f};
+  std::vector<uint32_t> experts(4);
+  std::vector<float> weights(4);
+  fast_->ChooseExperts(scores.data(), 2, {.count = 4, .used = 2, .near = 0.02f}, nullptr, experts.data(),
+                       weights.data());
+  EXPECT_EQ(experts, (std::vector<uint32_t>{1, 2, 1, 3}));
+  EXPECT_NEAR(weights[0], 1 / (1 + std::exp(-0.01)), 1e-6);
+  EXPECT_NEAR(weights[1], 1, 1e-6);
+  EXPECT_NEAR(weights[2], 1, 1e-6);  // the other was taken before
+  EXPECT_NEAR(weights[3], 1 / (1 + std::exp(-0.005)), 1e-6);
+}
 
 TEST_P(Experts, OneOpHasTheBitsOfSeparateProducts) {
   constexpr size_t kCount = 6, kUsed = 3, kDim = 288, kWidth = 96;
@@ -48,6 +88,7 @@ TEST_P(Experts, OneOpHasTheBitsOfSeparateProducts) {
       Backend::Ffn ffn{*packed[3 * e + (c.gated ? 0 : 1)], *packed[3 * e + 1], *packed[3 * e + 2]};
       const float* at = &bias[e * (2 * width + dim)];
       if (c.biases) ffn.gate_bias = at, ffn.up_bias = at + width, ffn.down_bias = at + 2 * width;
+      if (c.biases) ffn.gate_limit = 0.4f, ffn.up_limit = 0.3f;
       experts.push_back(ffn);
     }
     for (const size_t rows : {1u, 2u, 7u, 40u}) {

@@ -30,7 +30,7 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
       near(1e-6);
     }
     for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu, Activation::kSigmoid,
-                           Activation::kReluSquared}) {
+                           Activation::kReluSquared, Activation::kGelu, Activation::kRelu}) {
       ref_->GatedActivation(x.data(), y.data(), a.size(), act, a.data());
       fast_->GatedActivation(x.data(), y.data(), b.size(), act, b.data());
       for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-6 * std::fabs(a[i]) + 1e-12) << dim;
@@ -55,6 +55,31 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
     fast_->SoftcapInPlace(b.data(), b.size(), 3.0f);
     for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3.0 * 3e-7) << dim;
   }
+}
+
+TEST_P(Ops, CenterLeavesNoMean) {
+  for (const size_t dim : {1u, 7u, 64u, 300u}) {
+    const size_t rows = 3;
+    const auto x = Random(rows * dim, 4, 3);
+    std::vector<float> got(x.size(), NAN), in_place = x;
+    fast_->Center(x.data(), rows, dim, got.data());
+    fast_->Center(in_place.data(), rows, dim, in_place.data());
+    EXPECT_EQ(got, in_place);
+    for (size_t r = 0; r < rows; ++r) {
+      double mean = 0;
+      for (size_t i = 0; i < dim; ++i) mean += static_cast<double>(x[r * dim + i]) / static_cast<double>(dim);
+      for (size_t i = 0; i < dim; ++i)
+        ASSERT_NEAR(got[r * dim + i], static_cast<double>(x[r * dim + i]) - mean, 1e-6) << dim;
+    }
+  }
+}
+
+TEST_P(Ops, XieluBendsBothSides) {
+  std::vector<float> x = {2, 0.5f, 0, -0.1f, -0.5f, -4};
+  fast_->Xielu(x.data(), x.size(), {.positive = 0.8f, .negative = 1.5f, .beta = 0.5f, .eps = -0.25f});
+  const auto negative = [](double v) { return 1.5 * (std::exp(std::min(v, -0.25)) - 1 - v) + 0.5 * v; };
+  const double expected[] = {0.8 * 4 + 1, 0.8 * 0.25 + 0.25, negative(0), negative(-0.1), negative(-0.5), negative(-4)};
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
 }
 
 TEST_P(Ops, ClampedSwigluAtItsLimits) {

@@ -112,11 +112,13 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
   for (const Shape& s :
        {Shape{1, 1, 1, 1}, Shape{2, 6, 16, 16}, Shape{1, 3, 20, 12}, Shape{2, 4, 128, 128}, Shape{1, 8, 64, 100}}) {
     for (const bool delta : {false, true}) {
-      for (const bool interleaved : {false, true}) {
+      for (const int mode : {0, 1, 2}) {
+        const bool interleaved = mode == 1, channels = mode == 2;
         const size_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim,
-                     stride = 2 * keys + values + 1, gates = kRows * s.value_heads;
+                     stride = 2 * keys + values + 1, gates = kRows * s.value_heads,
+                     decays = gates * (channels ? s.key_dim : 1);
         const auto x = Random(kRows * stride, 1, 0.5f), skip = Random(s.value_heads, 5);
-        std::vector<float> decay = Random(gates, 2), beta = Random(gates, 3);
+        std::vector<float> decay = Random(decays, 2), beta = Random(gates, 3);
         for (float& d : decay) d = 1 / (1 + std::exp(-d - 1));
         for (float& b : beta) b = 1 / (1 + std::exp(-b));
         const StateScanParams params{.key_heads = s.key_heads,
@@ -124,6 +126,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                      .key_dim = s.key_dim,
                                      .value_dim = s.value_dim,
                                      .interleaved = interleaved,
+                                     .channel_decay = channels,
                                      .delta = delta,
                                      .key_norm_eps = delta ? 1e-6f : 0.0f,
                                      .skip = delta ? nullptr : skip.data(),
@@ -138,7 +141,9 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
         const size_t floats = 3 + s.value_heads * s.key_dim * s.value_dim;
         const std::string of = std::to_string(s.value_heads) + " heads of " + std::to_string(s.key_dim) + " x " +
                                std::to_string(s.value_dim) + (delta ? ", delta" : "") +
-                               (interleaved ? ", interleaved" : "");
+                               (interleaved ? ", interleaved"
+                                : channels  ? ", decays of channels"
+                                            : "");
         Sequences expected(floats), whole(floats);
         std::vector<float> want(kRows * values), got(want.size(), NAN);
         ref_->ScanState(rows, expected.All(), params, want.data());
@@ -167,15 +172,15 @@ TEST_P(Recurrence, GatesMatchTheReference) {
   x[3] = 200, x[4] = -200;
   for (float& v : a) v = -std::exp(v);
   std::vector<float> step(x.size()), decay(x.size()), got_step(x.size(), NAN), got_decay(x.size(), NAN);
-  ref_->DecayGates(x.data(), rows, heads, bias.data(), a.data(), step.data(), decay.data());
-  fast_->DecayGates(x.data(), rows, heads, bias.data(), a.data(), got_step.data(), got_decay.data());
+  ref_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), step.data(), decay.data());
+  fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), got_step.data(), got_decay.data());
   for (size_t i = 0; i < x.size(); ++i) {
     ASSERT_NEAR(got_step[i], step[i], 1e-6f * (1 + step[i])) << x[i];
     ASSERT_NEAR(got_decay[i], decay[i], 1e-6f) << x[i];
     ASSERT_GE(decay[i], 0);
     ASSERT_LE(decay[i], 1);
   }
-  fast_->DecayGates(x.data(), rows, heads, bias.data(), a.data(), nullptr, step.data());
+  fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), nullptr, step.data());
   EXPECT_EQ(step, got_decay);
 }
 

@@ -46,7 +46,7 @@ std::string MessageOf(const TinyOptions& o) {
 
 TEST(ArchTest, EveryRowOpens) {
   for (const std::string& arch : KnownArchitectures()) {
-    if (testing::IsTinyHybrid(arch)) continue;  // model_hybrid_test
+    if (!testing::IsTiny(arch)) continue;
     const auto bytes = BuildTinyModel(Tiny(arch));
     const auto model = OpenModelFromBytes(bytes);
     ASSERT_TRUE(model.ok()) << arch << ": " << model.status();
@@ -75,7 +75,7 @@ TEST(ArchTest, EveryRowOpens) {
 TEST(ArchTest, EachTensorIsNeededAndNamed) {
   size_t tensors = 0;
   for (const std::string& arch : KnownArchitectures()) {
-    if (testing::IsTinyHybrid(arch)) continue;  // model_hybrid_test
+    if (!testing::IsTiny(arch)) continue;
     const auto whole = BuildTinyModel(Tiny(arch));
     const auto file = Gguf::Parse(whole);
     ASSERT_TRUE(file.ok());
@@ -149,6 +149,13 @@ TEST(ArchTest, UnknownArchitectureListsTheKnown) {
   const Status status = OpenError(o);
   EXPECT_TRUE(absl::IsUnimplemented(status));
   EXPECT_THAT(Message(status), HasSubstr("\"phi9\" is not known; known are llama mistral qwen2 qwen2moe qwen3"));
+  EXPECT_THAT(Message(status), HasSubstr("; the nearest is llama, in which every tensor has a place"));
+  o.more = [](GgufWriter& w) {
+    w.Uint("phi9.attention.half_life", 3);
+    w.Tensor("blk.0.attn_half.weight", DType::kF32, {32}, std::vector<float>(32));
+  };
+  EXPECT_THAT(MessageOf(o), HasSubstr("in which 1 tensor has no place, such as blk.0.attn_half.weight; it does "
+                                      "not read the keys phi9.attention.half_life"));
 }
 
 struct Spoiled {

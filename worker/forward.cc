@@ -8,8 +8,15 @@ namespace {
 
 // The dense block, or the shared expert. A block without gate has its up matrix in that place.
 Backend::Ffn DenseWeights(const Layer& layer) {
-  return {layer.matrix(layer.Has(Slot::kGate) ? Slot::kGate : Slot::kUp), layer.matrix(Slot::kUp),
-          layer.matrix(Slot::kDown)};
+  Backend::Ffn w{layer.matrix(layer.Has(Slot::kGate) ? Slot::kGate : Slot::kUp), layer.matrix(Slot::kUp),
+                 layer.matrix(Slot::kDown)};
+  w.up_bias = layer.vector(Slot::kUpBias);
+  w.down_bias = layer.vector(Slot::kDownBias);
+  const DenseSpec* dense = layer.spec.dense();
+  const GateLimits limits = dense != nullptr ? dense->limits : layer.spec.experts()->shared_limits;
+  w.gate_limit = limits.gate;
+  w.up_limit = limits.up;
+  return w;
 }
 
 }  // namespace
@@ -119,18 +126,22 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope, Backend& queue)
 const float* RowPlaces::TemperaturesFor(const AttentionSpec& spec, Backend& queue) {
   Temperatures* found = nullptr;
   for (auto& t : temperatures_) {
-    if (t->temperature == spec.temperature && t->length == spec.temperature_length) found = t.get();
+    if (t->temperature == spec.temperature && t->length == spec.temperature_length &&
+        t->offset == spec.temperature_offset)
+      found = t.get();
   }
   if (found == nullptr) {
-    found = temperatures_
-                .emplace_back(std::make_unique<Temperatures>(
-                    Temperatures{.temperature = spec.temperature, .length = spec.temperature_length}))
-                .get();
+    found =
+        temperatures_
+            .emplace_back(std::make_unique<Temperatures>(Temperatures{
+                .temperature = spec.temperature, .length = spec.temperature_length, .offset = spec.temperature_offset}))
+            .get();
   }
   if (found->on_device.size() != count()) {
     found->factors.clear();
     for (const KvRow& row : host_rows()) {
-      const double lengths = std::floor(static_cast<double>(row.position) / spec.temperature_length);
+      const double lengths =
+          std::floor((static_cast<double>(row.position) + spec.temperature_offset) / spec.temperature_length);
       found->factors.push_back(static_cast<float>(1 + static_cast<double>(spec.temperature) * std::log(1 + lengths)));
     }
     found->on_device = queue.Upload(std::span<const float>(found->factors));
@@ -141,6 +152,12 @@ const float* RowPlaces::TemperaturesFor(const AttentionSpec& spec, Backend& queu
 void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out) {
   backend_.Embed(ids.data(), ids.size(), embedding, out);
   if (scale != 1) backend_.Scale(out, ids.size() * dim_, scale);
+}
+
+void Forward::AddPositions(std::span<const TokenId> positions, const PackedWeight& table, float* x) {
+  float* rows = Room(positions_, positions.size() * dim_);
+  backend_.Embed(positions.data(), positions.size(), table, rows);
+  backend_.AddInPlace(x, rows, positions.size() * dim_);
 }
 
 template <typename Part>
@@ -164,17 +181,18 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     });
   };
   if (const AttentionSpec* attention = spec.attention()) {
-    Norm(layer, Slot::kMixerNorm, x, places.count());
+    MixerNorm(layer, x, places.count());
     Project(layer, *attention, kv->view(), places, logit_rows, x);
     if (logit_rows.count() == 0) return;
+    KeepInput(layer, x, logit_rows.count());
     AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x,
             [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
-    Norm(layer, Slot::kMixerNorm, x, places.count());
+    MixerNorm(layer, x, places.count());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
     project(mixed);
   } else if (spec.kv_group == kSlotGroup) {
-    Norm(layer, Slot::kMixerNorm, x, places.count());
+    MixerNorm(layer, x, places.count());
     const float* mixed = ApplyState(layer, places, logit_rows, x);
     project(mixed);
   } else if (&logit_rows != &places) {
@@ -190,23 +208,46 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
   if (spec.output_scale) backend_.Scale(x, rows * dim_, layer.weights.vector(Slot::kOutputScale)[0]);
 }
 
-void Forward::Norm(const Layer& layer, Slot slot, const float* x, size_t rows) {
-  float* out = Room(normed_, rows * dim_);
-  if (layer.spec.pre_norms)
-    backend_.RmsNorm(x, rows, dim_, layer.vector(slot), layer.spec.norm_eps, out);
+void Forward::Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out) {
+  if (!layer.spec.pre_norms) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
+  if (layer.spec.layer_norms) {
+    backend_.Center(x, rows, dim_, out);
+    x = out;
+  }
+  backend_.RmsNorm(x, rows, dim_, layer.vector(slot), layer.spec.norm_eps, out);
+  if (layer.spec.norm_biases) backend_.AddBias(out, rows, dim_, layer.vector(bias));
+}
+
+void Forward::KeepInput(const Layer& layer, const float* x, size_t rows) {
+  const LayerSpec& spec = layer.spec;
+  const bool routes = spec.experts() != nullptr && spec.experts()->router_sees_input;
+  if (routes) backend_.Copy(x, Room(kept_, rows * dim_), rows * dim_ * sizeof(float));
+  if (spec.parallel && !spec.shared_norm)
+    Norm(layer, Slot::kFfnNorm, Slot::kFfnNormBias, x, rows, Room(kept_, rows * dim_));
+}
+
+void Forward::NormHeads(const Layer& layer, const AttentionSpec& spec, Slot weights, size_t rows, int heads, float* x) {
+  const size_t head_dim = static_cast<size_t>(spec.head_dim), count = static_cast<size_t>(heads),
+               part = spec.qk_norm == QkNorm::kRow ? count * head_dim : head_dim, parts = count * head_dim / part;
+  if (spec.qk_norm == QkNorm::kNone) return;
+  if (spec.qk_centered) backend_.Center(x, rows * parts, part, x);
+  if (spec.qk_norm == QkNorm::kHeads)
+    backend_.GroupRmsNorm(x, rows, parts, part, layer.vector(weights), layer.spec.norm_eps, x);
   else
-    backend_.Copy(x, out, rows * dim_ * sizeof(float));
+    backend_.RmsNorm(x, rows * parts, part, layer.vector(weights), layer.spec.norm_eps, x);
 }
 
 void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                       RowPlaces& logit_rows, float* x) {
   const size_t rows = places.count(), kept = logit_rows.count(), head_dim = static_cast<size_t>(spec.head_dim);
   const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim,
-               kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
+               kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim, value_dim = static_cast<size_t>(spec.ValueDim()),
+               values_dim = static_cast<size_t>(spec.kv_heads) * value_dim;
+  const bool gate_in_q = spec.output_gate == OutputGate::kInQuery;
   float* q = Room(q_, kept * q_dim);
   float* k = Room(k_, rows * kv_dim);
-  float* v = Room(v_, rows * kv_dim);
-  float* queries = spec.output_gate ? Room(in_, 2 * kept * q_dim) : q;
+  float* v = Room(v_, rows * values_dim);
+  float* queries = gate_in_q ? Room(in_, 2 * kept * q_dim) : q;
   const bool own = spec.kv_layer < 0, has_v = own && !spec.value_is_key;
   products_.clear();
   if (kept == rows) products_.push_back({layer.matrix(Slot::kQ), queries});
@@ -217,52 +258,65 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
     for (float* all : {normed_.data(), x}) Compact(logit_rows, dim_, all);
     if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
   }
-  if (spec.output_gate && kept > 0) {
+  if (gate_in_q && kept > 0) {
     const size_t heads = kept * static_cast<size_t>(spec.heads);
     backend_.CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
     backend_.CopyColumns(queries + head_dim, heads, 2 * head_dim, head_dim, Room(gate_, kept * q_dim), head_dim);
+  }
+  if (!gate_in_q && spec.output_gate != OutputGate::kNone && kept > 0) {
+    const PackedWeight& gate = layer.matrix(Slot::kOutGate);
+    Multiply(normed_.data(), logit_rows.runs(), {{gate, Room(gate_, kept * gate.n)}});
   }
   if (own && spec.value_is_key) backend_.Copy(k, v, rows * kv_dim * sizeof(float));
   auto finish = [&](float* to, RowPlaces& of, int heads, Slot bias, Slot norm) {
     const size_t count = of.count(), width = static_cast<size_t>(heads) * head_dim;
     if (count == 0) return;
     if (spec.qkv_bias) backend_.AddBias(to, count, width, layer.vector(bias));
-    if (spec.qk_norm != QkNorm::kNone) {
-      const size_t part = spec.qk_norm == QkNorm::kRow ? width : head_dim;
-      backend_.RmsNorm(to, count * width / part, part, layer.vector(norm), layer.spec.norm_eps, to);
+    if (!spec.norm_after_rope) NormHeads(layer, spec, norm, count, heads, to);
+    if (spec.rope.dims > 0) {
+      const RowPlaces::Rotation rotation = of.RotationFor(spec.rope, backend_);
+      backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
     }
-    if (spec.rope.dims == 0) return;
-    const RowPlaces::Rotation rotation = of.RotationFor(spec.rope, backend_);
-    backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
+    if (spec.norm_after_rope) NormHeads(layer, spec, norm, count, heads, to);
   };
   finish(q, logit_rows, spec.heads, Slot::kQBias, Slot::kQNorm);
   if (spec.temperature != 0 && kept > 0) backend_.ScaleRows(q, kept, q_dim, logit_rows.TemperaturesFor(spec, backend_));
   if (!own) return;
   finish(k, places, spec.kv_heads, Slot::kKBias, Slot::kKNorm);
-  if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, layer.vector(Slot::kVBias));
+  if (spec.qkv_bias) backend_.AddBias(v, rows, values_dim, layer.vector(Slot::kVBias));
   if (spec.value_norm)
-    backend_.RmsNorm(v, rows * static_cast<size_t>(spec.kv_heads), head_dim, nullptr, layer.spec.norm_eps, v);
+    backend_.RmsNorm(v, rows * static_cast<size_t>(spec.kv_heads), value_dim, nullptr, layer.spec.norm_eps, v);
+  if (spec.value_scale != 1) backend_.Scale(v, rows * values_dim, spec.value_scale);
   backend_.StoreKv(k, v, places.rows(layer.spec), kv);
 }
 
 void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
                      const Result& result) {
-  const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
-  float* attended = Room(attended_, places.count() * q_dim);
-  AttentionParams params{
-      .heads = spec.heads, .scale = spec.scale, .softcap = spec.softcap, .window = spec.window, .end = places.end()};
+  const auto heads = static_cast<size_t>(spec.heads), value_dim = static_cast<size_t>(spec.ValueDim());
+  const size_t q_dim = heads * static_cast<size_t>(spec.head_dim), out_dim = heads * value_dim;
+  float* attended = Room(attended_, places.count() * out_dim);
+  AttentionParams params{.heads = spec.heads,
+                         .scale = spec.scale,
+                         .softcap = spec.softcap,
+                         .window = spec.window,
+                         .chunk = spec.chunk,
+                         .end = places.end()};
   if (spec.sinks) params.sinks = layer.vector(Slot::kSinks);
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
     backend_.Attention(q_.data() + row * q_dim, places.rows(layer.spec).subspan(row, count), kv, params,
-                       attended + row * q_dim);
+                       attended + row * out_dim);
     row += count;
   });
-  if (spec.output_gate) {
-    const size_t n = places.count() * q_dim;
+  if (spec.output_gate != OutputGate::kNone) {
+    const bool of_heads = spec.output_gate == OutputGate::kHeads;
+    const size_t n = places.count() * (of_heads ? heads : out_dim);
     backend_.Activate(gate_.data(), n, Activation::kSigmoid, gate_.data());
-    backend_.MultiplyInPlace(attended, gate_.data(), n);
+    if (of_heads)
+      backend_.ScaleRows(attended, n, value_dim, gate_.data());
+    else
+      backend_.MultiplyInPlace(attended, gate_.data(), n);
   }
   Multiply(attended, places.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
   if (spec.output_bias) backend_.AddBias(result.rows, places.count(), dim_, layer.vector(Slot::kOBias));
@@ -294,19 +348,33 @@ void Forward::Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRu
 
 void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result) {
   const size_t rows = places.count();
-  Norm(layer, Slot::kFfnNorm, x, rows);
-  if (const DenseSpec* dense = layer.spec.dense())
+  if (!layer.spec.parallel)
+    Norm(layer, Slot::kFfnNorm, Slot::kFfnNormBias, x, rows, Room(normed_, rows * dim_));
+  else if (!layer.spec.shared_norm)
+    backend_.Copy(kept_.data(), normed_.data(), rows * dim_ * sizeof(float));
+  if (const DenseSpec* dense = layer.spec.dense()) {
+    if (dense->xielu) return Xielu(layer, *dense, places, result);
     return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
+  }
   const ExpertSpec& spec = *layer.spec.experts();
   float* mixed = result.add ? Room(mixed_, rows * dim_) : result.rows;
   if (spec.beside_dense) {
     DenseBesideExperts(layer, spec, places, x, mixed);
   } else {
-    Route(layer, spec, normed_.data(), rows);
+    Route(layer, spec, spec.router_sees_input ? kept_.data() : normed_.data(), rows);
     MixExperts(layer, spec, places, mixed);
     if (spec.shared_width > 0) AddShared(layer, spec, places, mixed);
+    if (spec.sum_scale != 1) backend_.Scale(mixed, rows * dim_, spec.sum_scale);
   }
   if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);
+}
+
+void Forward::Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
+  const size_t n = places.count() * static_cast<size_t>(spec.width);
+  float* up = Room(mixed_, n);
+  Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kUp), up}});
+  backend_.Xielu(up, n, *spec.xielu);
+  Multiply(up, places.runs(), {{layer.matrix(Slot::kDown), result.rows, result.add}});
 }
 
 void Forward::DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
@@ -336,6 +404,7 @@ void Forward::Route(const Layer& layer, const ExpertSpec& spec, const float* x, 
   backend_.ChooseExperts(scores, rows,
                          {.count = count,
                           .used = used,
+                          .near = spec.near,
                           .sigmoid = spec.score == RouterScore::kSigmoid,
                           .normalize = spec.normalize,
                           .scale = spec.scale,
@@ -356,11 +425,25 @@ void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPl
       ffn.up_bias = layer.vector(Slot::kExpertUpBias) + e * width;
       ffn.down_bias = layer.vector(Slot::kExpertDownBias) + e * dim_;
     }
+    ffn.gate_limit = spec.limits.gate;
+    ffn.up_limit = spec.limits.up;
     mixture_.push_back(ffn);
   }
   mixture_runs_.clear();
   ForEachClass(places.runs(), [&](size_t rows, Arithmetic arithmetic) { mixture_runs_.push_back({rows, arithmetic}); });
-  backend_.MixExperts(normed_.data(), mixture_runs_,
+  const float* in = normed_.data();
+  if (spec.weight_on_input) {
+    // The weight of the one expert goes into it, and what comes out has weight 1: a softmax of one.
+    const size_t rows = places.count();
+    float* weighted = Room(weighted_, rows * dim_);
+    backend_.Copy(in, weighted, rows * dim_ * sizeof(float));
+    backend_.ScaleRows(weighted, rows, dim_, expert_weights_.data());
+    backend_.ChooseExperts(scores_.data(), rows,
+                           {.count = static_cast<size_t>(spec.count), .used = 1, .normalize = true}, nullptr,
+                           experts_.data(), expert_weights_.data());
+    in = weighted;
+  }
+  backend_.MixExperts(in, mixture_runs_,
                       {.experts = mixture_,
                        .scales = layer.vector(Slot::kExpertScales),
                        .activation = spec.activation,
@@ -418,14 +501,21 @@ void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
   backend_.AddInPlace(x, made, rows * dim_);
 }
 
-void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out) {
-  backend_.RmsNorm(x, rows, dim_, ends.final_norm(), eps, out);
+void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out) {
+  if (spec.final_layer_norm) {
+    backend_.Center(x, rows, dim_, out);
+    x = out;
+  }
+  backend_.RmsNorm(x, rows, dim_, ends.final_norm(), spec.final_norm_eps, out);
+  if (spec.final_norm_bias) backend_.AddBias(out, rows, dim_, ends.final_norm_bias());
 }
 
-void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float scale, float softcap, float* logits) {
+void Forward::Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits) {
+  const size_t vocab = ends.output->n;
   backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
-  if (scale != 1) backend_.Scale(logits, rows * ends.output->n, scale);
-  if (softcap > 0) backend_.SoftcapInPlace(logits, rows * ends.output->n, softcap);
+  if (spec.head_bias) backend_.AddBias(logits, rows, vocab, ends.bias());
+  if (spec.logit_scale != 1) backend_.Scale(logits, rows * vocab, spec.logit_scale);
+  if (spec.final_softcap > 0) backend_.SoftcapInPlace(logits, rows * vocab, spec.final_softcap);
 }
 
 }  // namespace gyre

@@ -66,7 +66,7 @@ class RowPlaces {
   };
   struct Temperatures {
     float temperature;
-    int length;
+    int length, offset;
     std::vector<float> factors;
     std::span<const float> on_device;  // of this step, or empty
   };
@@ -104,6 +104,8 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
+  // x [rows][dim] += the rows of a table of positions.
+  void AddPositions(std::span<const TokenId> positions, const PackedWeight& table, float* x);
   // Sets the source of per-layer embeddings for a step's rows: their tokens, on the host, and the model's tables, whose
   // rows are read in the file's own type.
   void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
@@ -113,10 +115,9 @@ class Forward {
   // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
   void RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // out [rows][dim] = final norm of x.
-  void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
-  // logits [rows][vocab] of normalized hidden states [rows][dim], times `scale`; prompt rows are computed as generated
-  // ones.
-  void Head(const float* hidden, size_t rows, const Ends& ends, float scale, float softcap, float* logits);
+  void FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out);
+  // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
+  void Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits);
 
  private:
   // Rows [dim] that a part of a layer overwrites, or adds its result to.
@@ -124,8 +125,14 @@ class Forward {
     float* rows;
     bool add;
   };
-  // normed_ [rows][dim] = the norm of x, or x itself where the layer has no pre-norms.
-  void Norm(const Layer& layer, Slot slot, const float* x, size_t rows);
+  // out [rows][dim] = the norm of x, or x itself where the layer has no pre-norms. The layer may also have a bias.
+  void Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out);
+  // normed_ [rows][dim] = what the mixer sees of x.
+  void MixerNorm(const Layer& layer, const float* x, size_t rows) {
+    Norm(layer, Slot::kMixerNorm, Slot::kMixerNormBias, x, rows, Room(normed_, rows * dim_));
+  }
+  // Keeps what a part of the layer behind the mixer sees of the mixer's row x, of the logit rows.
+  void KeepInput(const Layer& layer, const float* x, size_t rows);
   // Calls part(Result) and adds what it computes to x [rows][dim], after a norm of its own where the layer has
   // post-norms, and times the layer's scale.
   template <typename Part>
@@ -141,6 +148,8 @@ class Forward {
                             RowPlaces& logit_rows, float* x);
   const float* ApplyState(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
   void Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const KimiDeltaSpec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const MambaSpec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const ShortConvolutionSpec& spec, const RowPlaces& places, float* out);
   // Calls op() with the states of all rows in states_: floats [begin, end) of each. Where there are marks it is called
@@ -149,10 +158,17 @@ class Forward {
   void OverStates(const Layer& layer, const RowPlaces& places, size_t begin, size_t end, const Op& op);
   // The convolution of in [rows][channels], of the layer's states.
   void Convolve(const Layer& layer, const RowPlaces& places, const float* in, bool silu, float* out);
+  // The same of `channels` channels whose inputs lie from float `state_at` of a state on.
+  void Convolve(const Layer& layer, const RowPlaces& places, Slot weights, size_t channels, size_t state_at,
+                const float* in, bool silu, float* out);
   // out_h = W_h x_h for each head: in has `heads` vectors of in_stride floats a row, of which the first W_h.k count.
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
                      std::span<const ClassRun> runs, float* out, size_t out_stride);
+  // The norm of q or k, and its rotation.
+  void NormHeads(const Layer& layer, const AttentionSpec& spec, Slot weights, size_t rows, int heads, float* x);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
+  // A dense block with this activation, of normed_.
+  void Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
   // The experts of each row, from what the router sees, [rows][dim].
   void Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows);
   // out [rows][dim] = for each row of normed_ the weighted sum of the experts that Route chose.
@@ -180,7 +196,8 @@ class Forward {
   const size_t dim_;
   const bool exact_;
   DeviceBuffer<float> normed_, q_, k_, v_, attended_, result_, mixed_;
-  DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_;
+  DeviceBuffer<float> kept_, weighted_, positions_;
+  DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, params_, joint_;
   std::vector<StateRun> states_;  // of the layer that is computed
   DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
   DeviceBuffer<uint32_t> experts_;

@@ -29,6 +29,7 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
                value = Size(spec.value_dim);
   const float eps = layer.spec.norm_eps;
   auto rotate = [&](float* to, RowPlaces& of, int count, size_t stride) {
+    if (!spec.rotates) return;
     const RowPlaces::Rotation rotation = of.RotationFor(spec.rope, backend_);
     backend_.Rope(to, of.count(), count, static_cast<int>(stride), rotation.cos, rotation.sin, spec.rope.dims / 2,
                   spec.rope.pairing);
@@ -80,8 +81,12 @@ const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlace
   float* out = Room(attended_, rows * width);
   if (const auto* delta = std::get_if<DeltaNetSpec>(&layer.spec.mixer))
     Mix(layer, *delta, places, out);
-  else if (const auto* mamba = std::get_if<Mamba2Spec>(&layer.spec.mixer))
+  else if (const auto* kimi = std::get_if<KimiDeltaSpec>(&layer.spec.mixer))
+    Mix(layer, *kimi, places, out);
+  else if (const auto* mamba = std::get_if<MambaSpec>(&layer.spec.mixer))
     Mix(layer, *mamba, places, out);
+  else if (const auto* mamba2 = std::get_if<Mamba2Spec>(&layer.spec.mixer))
+    Mix(layer, *mamba2, places, out);
   else
     Mix(layer, std::get<ShortConvolutionSpec>(layer.spec.mixer), places, out);
   if (kept < rows) {
@@ -113,14 +118,20 @@ void Forward::OverStates(const Layer& layer, const RowPlaces& places, size_t beg
 
 void Forward::Convolve(const Layer& layer, const RowPlaces& places, const float* in, bool silu, float* out) {
   const ModelSpec::StateSize size = ModelSpec::StateOf(layer.spec, static_cast<int>(dim_));
-  OverStates(layer, places, 0, size.channels * (size.taps - 1), [&] {
-    backend_.ShortConv(in, size.channels, states_,
-                       {.channels = size.channels,
-                        .taps = size.taps,
-                        .w = layer.vector(Slot::kConv),
+  Convolve(layer, places, Slot::kConv, size.channels, 0, in, silu, out);
+}
+
+void Forward::Convolve(const Layer& layer, const RowPlaces& places, Slot weights, size_t channels, size_t state_at,
+                       const float* in, bool silu, float* out) {
+  const size_t taps = ModelSpec::StateOf(layer.spec, static_cast<int>(dim_)).taps;
+  OverStates(layer, places, state_at, state_at + channels * (taps - 1), [&] {
+    backend_.ShortConv(in, channels, states_,
+                       {.channels = channels,
+                        .taps = taps,
+                        .w = layer.vector(weights),
                         .bias = layer.vector(Slot::kConvBias),
                         .silu = silu,
-                        .state_at = 0},
+                        .state_at = state_at},
                        out);
   });
 }
@@ -147,7 +158,7 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
   }
   float* u = Room(convolved_, rows * channels);
   Convolve(layer, places, in, true, u);
-  backend_.DecayGates(alpha, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
+  backend_.DecayGates(alpha, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
   backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
   const size_t state_at = channels * (Size(spec.kernel) - 1);
   OverStates(layer, places, state_at, state_at + heads * head * head, [&] {
@@ -169,6 +180,92 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
   backend_.MultiplyInPlace(out, z, rows * values);
 }
 
+void Forward::Mix(const Layer& layer, const KimiDeltaSpec& spec, const RowPlaces& places, float* out) {
+  const size_t rows = places.count(), head = Size(spec.head_dim), heads = Size(spec.heads), width = heads * head,
+               n = rows * width, kept = width * (Size(spec.kernel) - 1);
+  float *q = Room(q_, n), *k = Room(k_, n), *v = Room(v_, n), *beta = Room(betas_, rows * heads);
+  float *low = Room(latent_, rows * head), *gate_low = Room(params_, rows * head);
+  Multiply(normed_.data(), places.runs(),
+           {{layer.matrix(Slot::kQ), q},
+            {layer.matrix(Slot::kK), k},
+            {layer.matrix(Slot::kV), v},
+            {layer.matrix(Slot::kBeta), beta},
+            {layer.matrix(Slot::kStepLow), low},
+            {layer.matrix(Slot::kOutGateLow), gate_low}});
+  float *step = Room(steps_, n), *z = Room(gate_, n), *decay = Room(decays_, n);
+  Multiply(low, places.runs(), {{layer.matrix(Slot::kStep), step}});
+  Multiply(gate_low, places.runs(), {{layer.matrix(Slot::kOutGate), z}});
+  float* u = Room(convolved_, 3 * n);
+  Convolve(layer, places, Slot::kConv, width, 0, q, true, u);
+  Convolve(layer, places, Slot::kKeyConv, width, kept, k, true, u + n);
+  Convolve(layer, places, Slot::kValueConv, width, 2 * kept, v, true, u + 2 * n);
+  backend_.DecayGates(step, rows, width, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
+  backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
+  OverStates(layer, places, 3 * kept, 3 * kept + width * head, [&] {
+    backend_.ScanState({.q = u, .k = u + n, .v = u + 2 * n, .stride = width, .decay = decay, .beta = beta}, states_,
+                       {.key_heads = heads,
+                        .value_heads = heads,
+                        .key_dim = head,
+                        .value_dim = head,
+                        .channel_decay = true,
+                        .delta = true,
+                        .key_norm_eps = 1e-6f,
+                        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head))),
+                        .state_at = 3 * kept},
+                       out);
+  });
+  backend_.RmsNorm(out, rows * heads, head, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
+  backend_.Activate(z, n, Activation::kSigmoid, z);
+  backend_.MultiplyInPlace(out, z, n);
+}
+
+void Forward::Mix(const Layer& layer, const MambaSpec& spec, const RowPlaces& places, float* out) {
+  const size_t rows = places.count(), inner = Size(spec.inner), state = Size(spec.state), rank = Size(spec.rank),
+               heads = Size(spec.heads), n = rows * inner, all = rank + 2 * state, wide = inner + 2 * state;
+  float *both = Room(in_, 2 * n), *x = Room(q_, n), *z = Room(gate_, n);
+  Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kStateIn), both}});
+  const size_t parts = spec.plamo ? heads : 1, part = inner / parts;
+  backend_.CopyColumns(both + (spec.plamo ? part : 0), rows * parts, 2 * part, part, x, part);
+  backend_.CopyColumns(both + (spec.plamo ? 0 : part), rows * parts, 2 * part, part, z, part);
+  float* u = Room(convolved_, n);
+  Convolve(layer, places, x, true, u);
+  float *params = Room(params_, rows * all), *low = Room(latent_, rows * rank), *write = Room(k_, rows * state),
+        *read = Room(v_, rows * state);
+  Multiply(u, places.runs(), {{layer.matrix(Slot::kStateParams), params}});
+  const auto take = [&](size_t at, size_t width, Slot norm, float* to) {
+    backend_.CopyColumns(params + at, rows, all, width, to, width);
+    if (spec.norms) backend_.RmsNorm(to, rows, width, layer.vector(norm), layer.spec.norm_eps, to);
+  };
+  take(spec.plamo ? 2 * state : 0, rank, Slot::kStepNorm, low);
+  take(spec.plamo ? 0 : rank, state, Slot::kWriteNorm, write);
+  take(spec.plamo ? state : rank + state, state, Slot::kReadNorm, read);
+  float* joint = Room(joint_, rows * wide);  // a scan takes its inputs from rows of one width
+  backend_.CopyColumns(u, rows, inner, inner, joint, wide);
+  backend_.CopyColumns(write, rows, state, state, joint + inner, wide);
+  backend_.CopyColumns(read, rows, state, state, joint + inner + state, wide);
+  const size_t decays = spec.own_decays() ? state : 1;
+  float *step = Room(steps_, rows * heads), *decay = Room(decays_, rows * heads * decays);
+  Multiply(low, places.runs(), {{layer.matrix(Slot::kStep), step}});
+  backend_.DecayGates(step, rows, heads, decays, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step,
+                      decay);
+  const size_t state_at = inner * (Size(spec.kernel) - 1);
+  OverStates(layer, places, state_at, state_at + inner * state, [&] {
+    backend_.ScanState(
+        {.q = joint + inner + state, .k = joint + inner, .v = joint, .stride = wide, .decay = decay, .beta = step},
+        states_,
+        {.key_heads = 1,
+         .value_heads = heads,
+         .key_dim = state,
+         .value_dim = inner / heads,
+         .channel_decay = spec.own_decays(),
+         .skip = layer.vector(Slot::kSkip),
+         .state_at = state_at},
+        out);
+  });
+  backend_.Activate(z, n, Activation::kSilu, z);
+  backend_.MultiplyInPlace(out, z, n);
+}
+
 void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out) {
   const size_t rows = places.count(), inner = Size(spec.inner), heads = Size(spec.heads), groups = Size(spec.groups),
                keys = groups * Size(spec.state), channels = inner + 2 * keys;
@@ -178,7 +275,7 @@ void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& p
            {{layer.matrix(Slot::kStateIn), in}, {layer.matrix(Slot::kOutGate), z}, {layer.matrix(Slot::kStep), step}});
   float* u = Room(convolved_, rows * channels);
   Convolve(layer, places, in, true, u);
-  backend_.DecayGates(step, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step, decay);
+  backend_.DecayGates(step, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step, decay);
   const size_t state_at = channels * (Size(spec.kernel) - 1);
   OverStates(layer, places, state_at, state_at + inner * Size(spec.state), [&] {
     backend_.ScanState(

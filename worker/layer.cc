@@ -28,6 +28,7 @@ KvView WidthsOf(const LayerSpec& spec) {
   if (const AttentionSpec* a = spec.attention()) {
     v.kv_heads = a->kv_heads;
     v.head_dim = a->head_dim;
+    v.value_dim = a->value_dim;
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
     v.kv_heads = 1;
     v.head_dim = latent->kv_rank + latent->rope.dims;
@@ -246,12 +247,20 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     layer->value_heads.push_back(pack(RowsOf(w.matrix(Slot::kValueHeads), h * value, value)));
   }
   // Convolutions pass over their channels together.
-  if (auto& conv = layer->weights.vectors[Index(Slot::kConv)]; !conv.empty()) {
+  for (const Slot slot : {Slot::kConv, Slot::kKeyConv, Slot::kValueConv}) {
+    auto& conv = layer->weights.vectors[Index(slot)];
+    if (conv.empty()) continue;
     const size_t taps = ModelSpec::StateOf(layer->spec, model.spec().dim).taps, channels = conv.size() / taps;
     const std::vector<float> file = conv;
     for (size_t t = 0; t < taps; ++t) {
       for (size_t c = 0; c < channels; ++c) conv[t * channels + c] = file[c * taps + t];
     }
+  }
+  if (const auto* kimi = std::get_if<KimiDeltaSpec>(&layer->spec.mixer)) {
+    auto& decay = layer->weights.vectors[Index(Slot::kDecay)];
+    const std::vector<float> of_heads = std::move(decay);
+    decay.clear();
+    for (const float v : of_heads) decay.insert(decay.end(), static_cast<size_t>(kimi->head_dim), v);
   }
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
   if (!in_place) layer->weights.made.clear();
@@ -266,11 +275,17 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
     HintRead({embedding.data, embedding.bytes()}, ReadHint::kSoon);
     ends.embedding = queue.Pack(embedding, done);
+    if (model.spec().positions > 0) {
+      GYRE_ASSIGN_OR_RETURN(const WeightView positions, model.Positions());
+      ends.positions = queue.Pack(positions, done);
+    }
   }
   if (last) {
     GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
     HintRead({head.output.data, head.output.bytes()}, ReadHint::kSoon);
-    ends.vectors = DeviceVectors::Upload(std::span(&head.final_norm, 1), queue);
+    const std::vector<float> vectors[] = {std::move(head.final_norm), std::move(head.final_norm_bias),
+                                          std::move(head.bias)};
+    ends.vectors = DeviceVectors::Upload(vectors, queue);
     ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
     queue.Finish();
   }

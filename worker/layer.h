@@ -157,8 +157,11 @@ struct Layer {
 struct Ends {
   std::shared_ptr<const PackedWeight> embedding;  // first stage
   std::shared_ptr<const PackedWeight> output;     // last stage
-  DeviceVectors vectors;                          // last stage: the final norm
+  std::shared_ptr<const PackedWeight> positions;  // first stage; null: there are none
+  DeviceVectors vectors;                          // last stage: the final norm, its bias, and that of the output
   const float* final_norm() const { return vectors[0]; }
+  const float* final_norm_bias() const { return vectors[1]; }
+  const float* bias() const { return vectors[2]; }
 };
 
 using BytesDone = std::function<void(size_t)>;

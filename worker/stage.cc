@@ -37,6 +37,10 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
   }
+  const size_t end = size_t{s.first_position} + s.row_count;
+  const auto most = static_cast<size_t>(parts_.model->spec().most_context);
+  if (most > 0 && end > most)
+    return InvalidArgument("sequence {}: {} positions, this model's texts have at most {}", seq, end, most);
   GYRE_RETURN_IF_ERROR(CheckPages(s));
   return CheckRequests(s);
 }
@@ -188,6 +192,15 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   }
   if (parts_.first) {
     forward_.Embed(backend_.Upload(std::span<const TokenId>(ids_)), *parts_.ends.embedding, spec.embedding_scale, x);
+    if (parts_.ends.positions != nullptr) {
+      positions_.clear();
+      for (const SeqRows& s : batch.seqs) {  // only rows of a rehearsal can be further
+        for (uint32_t i = 0; i < s.row_count; ++i)
+          positions_.push_back(
+              std::min(static_cast<TokenId>(s.first_position + i), static_cast<TokenId>(spec.positions - 1)));
+      }
+      forward_.AddPositions(backend_.Upload(std::span<const TokenId>(positions_)), *parts_.ends.positions, x);
+    }
   } else {
     const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, dim_)));
     backend_.DecodeRows(RowType(wire_), in.data(), count, dim_, x);

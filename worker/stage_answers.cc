@@ -9,7 +9,7 @@ void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
   const size_t rows = logit_rows_.count();
   if (rows == 0) return;
   float* normed = normed_.EnsureCapacity(backend_.device(), rows * dim_);
-  forward_.FinalNorm(x_.data(), rows, parts_.ends, parts_.model->spec().final_norm_eps, normed);
+  forward_.FinalNorm(x_.data(), rows, parts_.ends, parts_.model->spec(), normed);
   // Rows whose hidden state is the answer need no head; the others are moved to the front.
   headed_.clear();
   headed_numbers_.clear();
@@ -61,7 +61,7 @@ void Stage::AnswerHidden(StepAnswer* answer) {
 void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, StepAnswer* answer) {
   const ModelSpec& spec = parts_.model->spec();
   float* logits = logits_.EnsureCapacity(backend_.device(), rows.size() * vocab_);
-  forward_.Head(hidden, rows.size(), parts_.ends, spec.logit_scale, spec.final_softcap, logits);
+  forward_.Head(hidden, rows.size(), parts_.ends, spec, logits);
   // Calls with the same arguments in every mode, so that the bits of log-probabilities do not depend on how a row is
   // sampled.
   constexpr size_t kNone = SIZE_MAX;
@@ -150,7 +150,7 @@ LogitsAnswer Stage::Answer(const FullLogitsRequest& question) {
   const ModelSpec& spec = parts_.model->spec();
   float* logits = logits_.EnsureCapacity(backend_.device(), vocab_);
   backend_.Recycle();
-  forward_.Head(kept_.data() + found * dim_, 1, parts_.ends, spec.logit_scale, spec.final_softcap, logits);
+  forward_.Head(kept_.data() + found * dim_, 1, parts_.ends, spec, logits);
   const auto values = backend_.Download(static_cast<const float*>(logits), vocab_);
   backend_.Finish();
   answer.logits.assign(values.begin(), values.end());

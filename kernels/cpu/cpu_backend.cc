@@ -211,14 +211,19 @@ class CpuBackend : public HostBackend {
                  float* out) override {
     recurrence_.ScanState(rows, runs, params, out);
   }
-  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                  float* decay) override {
-    for (size_t i = 0; i < rows * heads; ++i) {
-      const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
-      const double softplus = in > 40 ? in : std::log1p(std::exp(in));
-      if (step != nullptr) step[i] = static_cast<float>(softplus);
-      decay[i] = static_cast<float>(std::exp(static_cast<double>(a[i % heads]) * softplus));
-    }
+  void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                  float* step, float* decay) override {
+    team_.For(rows * heads, 64, Elems(rows * heads * (width + 1)) * 4, [=](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
+        const double softplus = in > 40 ? in : std::log1p(std::exp(in));
+        if (step != nullptr) step[i] = static_cast<float>(softplus);
+        for (size_t j = 0; j < width; ++j) {
+          const auto by = static_cast<double>(a[i % heads * width + j]);
+          decay[i * width + j] = static_cast<float>(std::exp(by * softplus));
+        }
+      }
+    });
   }
   void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
                     float* out) override {

@@ -107,13 +107,15 @@ class CudaBackend : public Backend {
                  float* out) override;
   void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                  float* out) override;
-  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                  float* decay) override;
+  void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                  float* step, float* decay) override;
 
   // cuda_rows.cc
   void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) override;
   void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
                     float* out) override;
+  void Center(const float* x, size_t rows, size_t dim, float* out) override;
+  void Xielu(float* x, size_t n, const XieluParams& params) override;
   void Activate(const float* x, size_t n, Activation act, float* out) override;
   void MultiplyInPlace(float* x, const float* y, size_t n) override;
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override;

@@ -64,9 +64,9 @@ void CudaBackend::ScanState(const StateScanRows& rows, std::span<const StateRun>
   cuda::ScanState(stream_, rows, Keep(runs), runs.size(), params, out);
   Launched("ScanState");
 }
-void CudaBackend::DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                             float* decay) {
-  cuda::DecayGates(stream_, x, rows, heads, bias, a, step, decay);
+void CudaBackend::DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                             float* step, float* decay) {
+  cuda::DecayGates(stream_, x, rows, heads, width, bias, a, step, decay);
   Launched("DecayGates");
 }
 

@@ -1,6 +1,7 @@
 // Ops that multiply with weights: products, feed-forward blocks, experts and embeddings.
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,12 @@ size_t ScaleCount(const WeightView& w) {
   if (w.scales == nullptr) return 0;
   if (w.type != DType::kF8E4M3) return w.n * w.k / w.group;
   return (w.first_row + w.n + w.group - 1) / w.group * ((w.k + w.group - 1) / w.group);
+}
+
+// Applies the limits of a gated block to its products, n each.
+void ApplyLimits(Stream stream, float* gate, float* up, size_t n, const Backend::Ffn& w) {
+  if (w.gate_limit != 0) Limit(stream, gate, n, -std::numeric_limits<float>::infinity(), w.gate_limit);
+  if (w.up_limit != 0) Limit(stream, up, n, -w.up_limit, w.up_limit);
 }
 
 }  // namespace
@@ -177,6 +184,7 @@ void CudaBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activat
   MatMul(x, rows, std::span(both).first(w.gated() ? 2 : 1), arithmetic);
   if (w.gated() && w.gate_bias != nullptr) AddBiasToPlaces(stream_, gate, rows, nullptr, w.gate.n, w.gate_bias);
   if (w.up_bias != nullptr) AddBiasToPlaces(stream_, up, rows, nullptr, w.up.n, w.up_bias);
+  if (w.gated()) ApplyLimits(stream_, gate, up, n, w);
   ActivatePlaces(stream_, gate, up, rows, nullptr, w.up.n, act, w.gated());
   const Product down[] = {{w.down, out, add}};
   MatMul(gate, rows, down, arithmetic);
@@ -243,6 +251,7 @@ void CudaBackend::MixExperts(const float* x, std::span<const RowRun> runs, const
   if (gated) {
     multiply([](const Ffn& f) -> const PackedWeight& { return f.gate; }, gathered, gate);
     add_bias(&Ffn::gate_bias, width, gate);
+    ApplyLimits(stream_, gate, up, entries * width, experts[0]);
   }
   ActivatePlaces(stream_, gate, up, entries, nullptr, width, mixture.activation, gated);
   multiply([](const Ffn& f) -> const PackedWeight& { return f.down; }, gate, made);

@@ -18,6 +18,14 @@ void CudaBackend::GroupRmsNorm(const float* x, size_t rows, size_t groups, size_
   cuda::RmsNorm(stream_, x, rows * groups, groups, dim, w, eps, out);
   Launched("GroupRmsNorm");
 }
+void CudaBackend::Center(const float* x, size_t rows, size_t dim, float* out) {
+  cuda::Center(stream_, x, rows, dim, out);
+  Launched("Center");
+}
+void CudaBackend::Xielu(float* x, size_t n, const XieluParams& params) {
+  cuda::Xielu(stream_, x, n, params);
+  Launched("Xielu");
+}
 void CudaBackend::Activate(const float* x, size_t n, Activation act, float* out) {
   cuda::Activate(stream_, x, n, act, out);
   Launched("Activate");

@@ -46,6 +46,24 @@ GPU_FN float Tanh(float x) {
   return gpu::Add(1.0f, gpu::Div(-2.0f, gpu::Add(1.0f, Exp(gpu::Mul(2.0f, x)))));
 }
 
+// As GeluErfTimes of kernels/cpu/isa/float_kernels-inl.h.
+GPU_FN float Gelu(float x) {
+  const float size = x < 0 ? -x : x, z = gpu::Mul(size, 0.70710678f);
+  const float t = gpu::Div(1.0f, gpu::Fma(z, 0.5f, 1.0f));
+  float p = 0.140507134f;
+  p = gpu::Fma(p, t, -0.656615832f);
+  p = gpu::Fma(p, t, 1.09943846f);
+  p = gpu::Fma(p, t, -0.619523332f);
+  p = gpu::Fma(p, t, -0.144173503f);
+  p = gpu::Fma(p, t, 0.0354678628f);
+  p = gpu::Fma(p, t, 0.0228741432f);
+  p = gpu::Fma(p, t, 0.389117147f);
+  p = gpu::Fma(p, t, 0.998341449f);
+  p = gpu::Fma(p, t, -1.26543349f);
+  const float tail = gpu::Mul(gpu::Mul(t, -0.5f), Exp(gpu::Fma(-z, z, p)));
+  return tail == 0 ? (x < 0 ? 0.0f : x) : gpu::Fma(size, tail, x < 0 ? 0.0f : x);  // without infinity times 0
+}
+
 // An activation of one argument.
 GPU_FN float Activated(float x, Activation act) {
   switch (act) {
@@ -58,6 +76,8 @@ GPU_FN float Activated(float x, Activation act) {
     }
     case Activation::kSigmoid: return Sigmoid(x);
     case Activation::kReluSquared: return x < 0 ? 0.0f : gpu::Mul(x, x);
+    case Activation::kGelu: return Gelu(x);
+    case Activation::kRelu: return x < 0 ? 0.0f : x;
   }
   return x;
 }

@@ -235,7 +235,7 @@ class RefBackend : public HostBackend {
           const size_t key_head = p.interleaved ? head % p.key_heads : head / (p.value_heads / p.key_heads);
           const size_t at = r * rows.stride + key_head * p.key_dim, gate = r * p.value_heads + head;
           ScanHead(Normalized(rows.q + at, p), Normalized(rows.k + at, p),
-                   rows.v + r * rows.stride + head * p.value_dim, static_cast<double>(rows.decay[gate]),
+                   rows.v + r * rows.stride + head * p.value_dim, rows.decay + gate * p.Decays(),
                    static_cast<double>(rows.beta[gate]), p.skip == nullptr ? 0 : static_cast<double>(p.skip[head]), p,
                    run.state + p.state_at + head * p.key_dim * p.value_dim, out + gate * p.value_dim);
         }
@@ -243,14 +243,17 @@ class RefBackend : public HostBackend {
     }
   }
 
-  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                  float* decay) override {
+  void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                  float* step, float* decay) override {
     for (size_t i = 0; i < rows * heads; ++i) {
       const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
       // log(1 + e^x) without an infinite e^x
       const double softplus = std::max(in, 0.0) + std::log1p(std::exp(-std::fabs(in)));
       if (step != nullptr) step[i] = static_cast<float>(softplus);
-      decay[i] = static_cast<float>(std::exp(static_cast<double>(a[i % heads]) * softplus));
+      for (size_t j = 0; j < width; ++j) {
+        const auto by = static_cast<double>(a[i % heads * width + j]);
+        decay[i * width + j] = static_cast<float>(std::exp(by * softplus));
+      }
     }
   }
   void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
@@ -322,6 +325,8 @@ class RefBackend : public HostBackend {
       case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
       case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
       case Activation::kReluSquared: return x < 0 ? 0 : x * x;
+      case Activation::kGelu: return 0.5 * x * std::erfc(-x * 0.70710678118654752);
+      case Activation::kRelu: return x < 0 ? 0 : x;
     }
     return x;
   }
@@ -334,15 +339,16 @@ class RefBackend : public HostBackend {
     for (double& v : out) v /= std::sqrt(sum);
     return out;
   }
-  static void ScanHead(const std::vector<double>& q, const std::vector<double>& k, const float* v, double decay,
+  static void ScanHead(const std::vector<double>& q, const std::vector<double>& k, const float* v, const float* decays,
                        double beta, double skip, const StateScanParams& p, float* state, float* out) {
+    const auto decay = [&](size_t i) { return static_cast<double>(decays[p.channel_decay ? i : 0]); };
     for (size_t j = 0; j < p.value_dim; ++j) {
       double read = 0, result = 0;
-      for (size_t i = 0; i < p.key_dim; ++i) read += decay * static_cast<double>(state[i * p.value_dim + j]) * k[i];
+      for (size_t i = 0; i < p.key_dim; ++i) read += decay(i) * static_cast<double>(state[i * p.value_dim + j]) * k[i];
       const double value = static_cast<double>(v[j]), written = beta * (p.delta ? value - read : value);
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& s = state[i * p.value_dim + j];
-        const double now = decay * static_cast<double>(s) + k[i] * written;
+        const double now = decay(i) * static_cast<double>(s) + k[i] * written;
         result += now * q[i];
         s = static_cast<float>(now);
       }
@@ -358,7 +364,9 @@ class RefBackend : public HostBackend {
     const auto dim = static_cast<size_t>(kv.head_dim);
     const size_t end = size_t{row.position} + 1;
     const size_t window = static_cast<size_t>(p.window);
-    const size_t begin = p.window > 0 && end > window ? end - window : 0;
+    size_t begin = p.window > 0 && end > window ? end - window : 0;
+    if (p.chunk > 0)
+      begin = std::max(begin, row.position / static_cast<size_t>(p.chunk) * static_cast<size_t>(p.chunk));
     std::vector<double> scores, sums(kv.ValueDim(), 0.0);
     double max = -std::numeric_limits<double>::infinity();
     for (size_t pos = begin; pos < end; ++pos) {

@@ -71,12 +71,13 @@ void FarQueue::ScanState(const StateScanRows& rows, std::span<const StateRun> ru
   });
 }
 
-void FarQueue::DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                          float* decay) {
-  for (const float* p : {x, static_cast<const float*>(step), static_cast<const float*>(decay)})
-    Check(p, rows * heads * sizeof(float));
-  for (const float* p : {bias, a}) Check(p, heads * sizeof(float));
-  Call([=, this] { inner_->DecayGates(At(x), rows, heads, At(bias), At(a), At(step), At(decay)); });
+void FarQueue::DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                          float* step, float* decay) {
+  CheckAll(rows * heads, {x, step});
+  CheckAll(rows * heads * width, {decay});
+  CheckAll(heads, {bias});
+  CheckAll(heads * width, {a});
+  Call([=, this] { inner_->DecayGates(At(x), rows, heads, width, At(bias), At(a), At(step), At(decay)); });
 }
 
 }  // namespace gyre::testing

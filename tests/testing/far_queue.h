@@ -137,13 +137,15 @@ class FarQueue : public Backend {
                  float* out) override;
   void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                  float* out) override;
-  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
-                  float* decay) override;
+  void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
+                  float* step, float* decay) override;
 
   // far_rows.cc
   void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) override;
   void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
                     float* out) override;
+  void Center(const float* x, size_t rows, size_t dim, float* out) override;
+  void Xielu(float* x, size_t n, const XieluParams& params) override;
   void Activate(const float* x, size_t n, Activation act, float* out) override;
   void MultiplyInPlace(float* x, const float* y, size_t n) override;
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override;
@@ -206,7 +208,9 @@ class FarQueue : public Backend {
     kv.v = At(kv.v);
     return kv;
   }
-  Ffn Here(const Ffn& w) const { return {w.gate, w.up, w.down, At(w.gate_bias), At(w.up_bias), At(w.down_bias)}; }
+  Ffn Here(const Ffn& w) const {
+    return {w.gate, w.up, w.down, At(w.gate_bias), At(w.up_bias), At(w.down_bias), w.gate_limit, w.up_limit};
+  }
   std::vector<StateRun> Here(std::vector<StateRun> runs) const {
     for (StateRun& run : runs) run.state = At(run.state);
     return runs;

@@ -17,6 +17,16 @@ void FarQueue::GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t d
   Call([=, this] { inner_->GroupRmsNorm(At(x), rows, groups, dim, At(w), eps, At(out)); });
 }
 
+void FarQueue::Center(const float* x, size_t rows, size_t dim, float* out) {
+  CheckAll(rows * dim, {x, out});
+  Call([=, this] { inner_->Center(At(x), rows, dim, At(out)); });
+}
+
+void FarQueue::Xielu(float* x, size_t n, const XieluParams& params) {
+  CheckAll(n, {x});
+  Call([=, this] { inner_->Xielu(At(x), n, params); });
+}
+
 void FarQueue::Activate(const float* x, size_t n, Activation act, float* out) {
   CheckAll(n, {x, out});
   Call([=, this] { inner_->Activate(At(x), n, act, At(out)); });

@@ -15,8 +15,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 size_t AttentionCall::First(const KvRow& row) const {
-  const size_t end = size_t{row.position} + 1, window = Size(params.window);
-  return window > 0 && end > window ? end - window : 0;
+  const size_t end = size_t{row.position} + 1, window = Size(params.window), chunk = Size(params.chunk);
+  return std::max(window > 0 && end > window ? end - window : 0, chunk > 0 ? row.position / chunk * chunk : 0);
 }
 
 Range AttentionCall::Sees(const KvRow& row, size_t split) const {

@@ -82,6 +82,8 @@ const IsaOps* Avx2Ops() {
                               .clamped_swiglu_times = ClampedSwigluTimes<V8>,
                               .sigmoid_times = SigmoidTimes<V8>,
                               .relu_squared_times = ReluSquaredTimes<V8>,
+                              .gelu_erf_times = GeluErfTimes<V8>,
+                              .relu_times = ReluTimes<V8>,
                               .softcap = Softcap<V8>,
                               .rms_norm = RmsNorm<V8>,
                               .to_half = ToHalf<V8>,

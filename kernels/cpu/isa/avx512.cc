@@ -84,6 +84,8 @@ const IsaOps* Avx512Ops() {
                               .clamped_swiglu_times = ClampedSwigluTimes<V16>,
                               .sigmoid_times = SigmoidTimes<V16>,
                               .relu_squared_times = ReluSquaredTimes<V16>,
+                              .gelu_erf_times = GeluErfTimes<V16>,
+                              .relu_times = ReluTimes<V16>,
                               .softcap = Softcap<V16>,
                               .rms_norm = RmsNorm<V16>,
                               .to_half = ToHalf<V16>,

@@ -368,6 +368,29 @@ void ReluSquaredTimes(const float* gate, const float* up, size_t n, float* out) 
   });
 }
 
+template <typename V>
+void ReluTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out, [](typename V::T g) { return V::Max(V::Zero(), g); });  // NaN stays
+}
+
+// x Phi(x) = max(x, 0) - |x| erfc(z) / 2 with z = |x| / sqrt(2). erfc(z) = t exp(p(t) - z^2) with t = 1 / (1 + z / 2),
+// where p is fitted to log(erfc(z) exp(z^2) / t) at Chebyshev's points of z from 0 to 9.5, with an error of 5e-8.
+// Relative error: 1.3e-6 within -4 and 4, 7.5e-6 within -9 and 9, as z^2 is rounded.
+template <typename V>
+void GeluErfTimes(const float* gate, const float* up, size_t n, float* out) {
+  using T = typename V::T;
+  ActivationTimes<V>(gate, up, n, out, [](T g) {
+    // Limited, as infinity times 0 is NaN. NaN stays.
+    const T size = V::Min(V::Broadcast(1e4f), V::Max(V::Mul(g, V::Broadcast(-1.0f)), g)),
+            z = V::Mul(size, V::Broadcast(0.70710678f));
+    const T t = V::Div(V::Broadcast(1.0f), V::Fma(z, V::Broadcast(0.5f), V::Broadcast(1.0f)));
+    const T p = Polynomial<V>(t, {0.140507134f, -0.656615832f, 1.09943846f, -0.619523332f, -0.144173503f, 0.0354678628f,
+                                  0.0228741432f, 0.389117147f, 0.998341449f, -1.26543349f});
+    const T tail = V::Mul(V::Mul(t, V::Broadcast(-0.5f)), Exp<V>(V::Fma(V::Mul(z, V::Broadcast(-1.0f)), z, p)));
+    return V::Fma(size, tail, V::Max(V::Zero(), g));
+  });
+}
+
 // (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t))
 template <typename V>
 void GeluTimes(const float* gate, const float* up, size_t n, float* out) {

@@ -70,7 +70,9 @@ struct ScanRows {
   size_t key_stride;
   const float* v;  // value_dim elements; from row to row value_stride
   size_t value_stride;
-  const float *decay, *beta;  // from row to row gate_stride
+  const float* decay;  // one or, with channel_decay, key_dim of them; from row to row decay_stride
+  size_t decay_stride;
+  const float* beta;  // from row to row gate_stride
   size_t gate_stride, out_stride;
   float skip;
 };
@@ -125,6 +127,10 @@ struct IsaOps {
   void (*sigmoid_times)(const float* gate, const float* up, size_t n, float* out);
   // out = max(gate, 0)^2 * up
   void (*relu_squared_times)(const float* gate, const float* up, size_t n, float* out);
+  // out = gate * Phi(gate) * up, with the normal distribution's function
+  void (*gelu_erf_times)(const float* gate, const float* up, size_t n, float* out);
+  // out = max(gate, 0) * up
+  void (*relu_times)(const float* gate, const float* up, size_t n, float* out);
   // x = cap * tanh(scale * x / cap); NaN stays NaN. Absolute error about cap * 1e-7.
   void (*softcap)(float* x, size_t n, float scale, float cap);
   // Backend::RmsNorm of one row. Gives the same bits on every ISA.
@@ -163,6 +169,8 @@ struct IsaOps {
       case Activation::kClampedSwiglu: return clamped_swiglu_times;
       case Activation::kSigmoid: return sigmoid_times;
       case Activation::kReluSquared: return relu_squared_times;
+      case Activation::kGelu: return gelu_erf_times;
+      case Activation::kRelu: return relu_times;
     }
     return silu_times;
   }

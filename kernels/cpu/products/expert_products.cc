@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/products/product_kernel.h"
+#include "kernels/host_backend.h"
 
 namespace gyre::cpu {
 namespace {
@@ -91,9 +92,10 @@ void ExpertProducts::Run(const float* x, size_t rows, const Backend::Mixture& mi
       const Job& job = jobs_[job_of_[i]];
       const Backend::Ffn& w = mixture.experts[job.expert];
       float *gate = gates + i * width, *up = ups + i * width;
-      if (w.down_bias != nullptr) {
+      if (!w.plain()) {
         add(gate, w.gate_bias, width);
         add(up, w.up_bias, width);
+        Limit(gate, up, width, w);
       }
       times(gate, up, width, gate);
       inner_.Quantize(ops_, job_of_[i], i - job.first, gate);

@@ -59,7 +59,7 @@ void ShortConv(const float* x, size_t stride, size_t count, size_t n, const Shor
 
 // C registers of elements of a value from `at` on, for `count` rows. They stay in the first-level cache from row to
 // row. With the delta rule the pass that changes the state for one row also reads it for the key of the next.
-template <typename V, size_t C, bool delta, bool whole>
+template <typename V, size_t C, bool delta, bool channels, bool whole>
 void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size_t at, size_t n, float* state,
               float* out) {
   using T = typename V::T;
@@ -76,23 +76,29 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
       V::StoreTail(to, v, n);
   };
   const size_t dim = p.value_dim;
+  // Where each row of S has a decay of its own, S is read for keys times the decays.
+  auto key_of = [&](size_t row, size_t i) {
+    const float key = rows.k[row * rows.key_stride + i];
+    return V::Broadcast(channels ? key * rows.decay[row * rows.decay_stride + i] : key);
+  };
   T read[C];  // S^T k
   for (size_t c = 0; c < C; ++c) read[c] = V::Zero();
   for (size_t i = 0; delta && i < p.key_dim; ++i) {
-    const T by = V::Broadcast(rows.k[i]);
+    const T by = key_of(0, i);
     for (size_t c = 0; c < C; ++c) read[c] = V::Fma(load(state + i * dim + at + c * V::kLanes), by, read[c]);
   }
   for (size_t r = 0; r < count; ++r) {
     const float *q = rows.q + r * rows.key_stride, *k = rows.k + r * rows.key_stride,
                 *v = rows.v + r * rows.value_stride + at;
-    const T decay = V::Broadcast(rows.decay[r * rows.gate_stride]);
+    const float* decays = rows.decay + r * rows.decay_stride;
+    const T decay = V::Broadcast(decays[0]);
     T written[C], sum[C];
     for (size_t c = 0; c < C; ++c) written[c] = load(v + c * V::kLanes);
     const T beta = V::Broadcast(rows.beta[r * rows.gate_stride]), skip = V::Broadcast(rows.skip);
     T skipped[C];
     for (size_t c = 0; c < C; ++c) skipped[c] = V::Mul(written[c], skip);
     if constexpr (delta) {
-      const T less = V::Broadcast(-rows.decay[r * rows.gate_stride]);
+      const T less = V::Broadcast(channels ? -1.0f : -decays[0]);
       for (size_t c = 0; c < C; ++c) written[c] = V::Fma(read[c], less, written[c]);
     }
     for (size_t c = 0; c < C; ++c) written[c] = V::Mul(written[c], beta);
@@ -100,11 +106,12 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
     auto pass = [&]<bool more>() {
       for (size_t i = 0; i < p.key_dim; ++i) {
         const T key = V::Broadcast(k[i]), query = V::Broadcast(q[i]);
-        T next{};
-        if constexpr (more) next = V::Broadcast(k[rows.key_stride + i]);
+        T next{}, kept = decay;
+        if constexpr (more) next = key_of(r + 1, i);
+        if constexpr (channels) kept = V::Broadcast(decays[i]);
         for (size_t c = 0; c < C; ++c) {
           float* s = state + i * dim + at + c * V::kLanes;
-          const T now = V::Fma(key, written[c], V::Mul(load(s), decay));
+          const T now = V::Fma(key, written[c], V::Mul(load(s), kept));
           store(s, now);
           sum[c] = V::Fma(query, now, sum[c]);
           if constexpr (more) read[c] = V::Fma(now, next, read[c]);
@@ -120,22 +127,21 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
   }
 }
 
-template <typename V, bool delta>
+template <typename V, bool delta, bool channels>
 void ScanHead(const ScanRows& rows, size_t count, const StateScanParams& p, float* state, float* out) {
   size_t at = 0;
   for (; at + 4 * V::kLanes <= p.value_dim; at += 4 * V::kLanes)
-    ScanTile<V, 4, delta, true>(rows, count, p, at, V::kLanes, state, out);
+    ScanTile<V, 4, delta, channels, true>(rows, count, p, at, V::kLanes, state, out);
   for (; at + V::kLanes <= p.value_dim; at += V::kLanes)
-    ScanTile<V, 1, delta, true>(rows, count, p, at, V::kLanes, state, out);
-  if (at < p.value_dim) ScanTile<V, 1, delta, false>(rows, count, p, at, p.value_dim - at, state, out);
+    ScanTile<V, 1, delta, channels, true>(rows, count, p, at, V::kLanes, state, out);
+  if (at < p.value_dim) ScanTile<V, 1, delta, channels, false>(rows, count, p, at, p.value_dim - at, state, out);
 }
 
 template <typename V>
 void ScanState(const ScanRows& rows, size_t count, const StateScanParams& p, float* state, float* out) {
-  if (p.delta)
-    ScanHead<V, true>(rows, count, p, state, out);
-  else
-    ScanHead<V, false>(rows, count, p, state, out);
+  const auto run = p.delta ? (p.channel_decay ? ScanHead<V, true, true> : ScanHead<V, true, false>)
+                           : (p.channel_decay ? ScanHead<V, false, true> : ScanHead<V, false, false>);
+  run(rows, count, p, state, out);
 }
 
 }  // namespace

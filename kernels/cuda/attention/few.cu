@@ -132,7 +132,7 @@ AttendFewKernel(const float* q, const KvRow* rows, Pages keys, Pages values, siz
                within = gpu::BlockY() % chunks * kHeads, first_head = kv_head * group + within;
   const size_t count = group - within < kHeads ? group - within : kHeads;  // of query heads
   const KvRow row = rows[r];
-  const Seen seen = SeenBy(row, params.window);
+  const Seen seen = SeenBy(row, params);
   const size_t first = split * kSplit, last = first + kSplit;
   if (first >= seen.end || last <= seen.begin) return;  // the whole block
   for (size_t i = gpu::Thread(); i < kHeads * keys.dim; i += kThreads) {

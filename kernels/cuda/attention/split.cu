@@ -19,7 +19,7 @@ AttendSplitKernel(const float* q, const KvRow* rows, Pages keys, Pages values, s
   const size_t split = gpu::BlockX(), head = gpu::BlockY(), r = gpu::BlockZ(),
                heads = static_cast<size_t>(params.heads);
   const KvRow row = rows[r];
-  const Seen seen = SeenBy(row, params.window);
+  const Seen seen = SeenBy(row, params);
   const size_t first = split * kSplit, last = first + kSplit;
   if (first >= seen.end || last <= seen.begin) return;  // the whole block
   const size_t kv_head = head / group;
@@ -66,7 +66,7 @@ AttendSplitKernel(const float* q, const KvRow* rows, Pages keys, Pages values, s
 // Grid (heads, rows). A thread has elements of the values.
 GPU_KERNEL(128, 8) AttendJoinKernel(const KvRow* rows, AttentionParams params, Parts parts, float* out) {
   const size_t head = gpu::BlockX(), r = gpu::BlockY(), heads = static_cast<size_t>(params.heads);
-  const Seen seen = SeenBy(rows[r], params.window);
+  const Seen seen = SeenBy(rows[r], params);
   const size_t first = parts.At(r, head, heads, seen.begin / kSplit);
   const size_t end = parts.At(r, head, heads, (seen.end - 1) / kSplit) + 1;
   float largest = params.sinks != nullptr ? params.sinks[head] : parts.largest[first];

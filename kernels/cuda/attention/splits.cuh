@@ -23,9 +23,12 @@ struct Parts {
 struct Seen {
   size_t begin, end;
 };
-GPU_FN Seen SeenBy(const KvRow& row, int window) {
-  const size_t end = size_t{row.position} + 1, wide = static_cast<size_t>(window);
-  return {window > 0 && end > wide ? end - wide : 0, end};
+GPU_FN Seen SeenBy(const KvRow& row, const AttentionParams& params) {
+  const size_t end = size_t{row.position} + 1, wide = static_cast<size_t>(params.window),
+               chunk = static_cast<size_t>(params.chunk);
+  const size_t by_window = params.window > 0 && end > wide ? end - wide : 0,
+               by_chunk = params.chunk > 0 ? row.position / chunk * chunk : 0;
+  return {by_window > by_chunk ? by_window : by_chunk, end};
 }
 
 // A score after scaling and the softcap.

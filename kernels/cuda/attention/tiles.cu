@@ -178,7 +178,7 @@ AttendTilesKernel(const float* q, const KvRow* rows, size_t count, Pages keys, P
   const size_t here = count - first < kRows ? count - first : kRows;
   for (size_t i = gpu::Thread(); i < kRows; i += kThreads) {
     const KvRow row = rows[first + (i < here ? i : here - 1)];
-    const Seen seen = SeenBy(row, params.window);
+    const Seen seen = SeenBy(row, params);
     s.rows[i].table = row.table;
     s.rows[i].begin = static_cast<uint32_t>(seen.begin);
     s.rows[i].end = static_cast<uint32_t>(seen.end);

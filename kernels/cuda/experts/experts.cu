@@ -43,6 +43,44 @@ GPU_FN double WorthOfGroup(const double* rank, size_t size) {
   return size > 1 ? gpu::Add(best, second) : best;
 }
 
+// RouterParams::near. A thread has a row, as few experts are chosen of few.
+GPU_KERNEL(128, 4)
+MixSparselyKernel(const float* scores, size_t rows, RouterParams p, uint32_t* experts, float* weights) {
+  const size_t r = size_t{gpu::BlockX()} * kThreads + gpu::Thread();
+  if (r >= rows) return;
+  const float* row = scores + r * p.count;
+  uint32_t* chosen = experts + r * p.used;
+  float* by = weights + r * p.used;
+  for (size_t n = 0; n < p.used; ++n) {  // those before n are chosen, by rising number
+    const auto taken = [&](size_t e) {
+      for (size_t i = 0; i < n; ++i) {
+        if (chosen[i] == e) return true;
+      }
+      return false;
+    };
+    size_t top = p.count;
+    for (size_t e = 0; e < p.count; ++e) {
+      if (!taken(e) && (top == p.count || row[e] > row[top])) top = e;
+    }
+    const auto best = static_cast<double>(row[top]);
+    double sum = 0;
+    for (size_t e = 0; e < p.count; ++e) {
+      const auto s = static_cast<double>(row[e]);
+      const double size = s < 0 ? -s : s, most = size > best ? size : best;
+      const bool near = s == best || gpu::Div(gpu::Add(best, -s), most) <= static_cast<double>(p.near);
+      if (near && !taken(e)) sum = gpu::Add(sum, Exp(gpu::Add(s, -best)));
+    }
+    const auto weight = static_cast<float>(gpu::Mul(gpu::Div(1.0, sum), static_cast<double>(p.scale)));
+    size_t at = n;
+    for (; at > 0 && chosen[at - 1] > top; --at) {
+      chosen[at] = chosen[at - 1];
+      by[at] = by[at - 1];
+    }
+    chosen[at] = static_cast<uint32_t>(top);
+    by[at] = weight;
+  }
+}
+
 // A block a row. In double, so that rounding does not show.
 GPU_KERNEL(128, 4)
 ChooseExpertsKernel(const float* scores, RouterParams p, const float* choice_bias, uint32_t* experts, float* weights) {
@@ -165,6 +203,10 @@ SumExpertsKernel(const float* made, size_t n, size_t used, size_t dim, const uin
 void ChooseExperts(Stream stream, const float* scores, size_t rows, const RouterParams& params,
                    const float* choice_bias, uint32_t* experts, float* weights) {
   if (rows == 0) return;
+  if (params.near != 0) {
+    GPU_LAUNCH(MixSparselyKernel, Blocks(rows, kThreads), kThreads, stream, scores, rows, params, experts, weights);
+    return;
+  }
   GPU_LAUNCH(ChooseExpertsKernel, static_cast<unsigned>(rows), 128, stream, scores, params, choice_bias, experts,
              weights);
 }

@@ -24,6 +24,25 @@ struct ActivateOp {
   float* out;
   GPU_FN void operator()(size_t i) const { out[i] = Activated(x[i], act); }
 };
+struct XieluOp {
+  float* x;
+  XieluParams p;
+  GPU_FN void operator()(size_t i) const {
+    const auto v = static_cast<double>(x[i]), beta = gpu::Mul(static_cast<double>(p.beta), v);
+    if (v > 0) {
+      x[i] = static_cast<float>(gpu::Fma(gpu::Mul(static_cast<double>(p.positive), v), v, beta));
+      return;
+    }
+    const auto eps = static_cast<double>(p.eps), low = v < eps ? v : eps;
+    const double bent = gpu::Add(gpu::Add(Exp(low), -1.0), -v);
+    x[i] = static_cast<float>(gpu::Fma(static_cast<double>(p.negative), bent, beta));
+  }
+};
+struct LimitOp {
+  float* x;
+  float low, high;
+  GPU_FN void operator()(size_t i) const { x[i] = x[i] < low ? low : x[i] > high ? high : x[i]; }
+};
 struct GatedOp {
   const float *gate, *up;
   Activation act;
@@ -106,6 +125,8 @@ GPU_KERNEL(128, 8) SigmoidDotKernel(const float* x, size_t dim, const float* w, 
 void Activate(Stream stream, const float* x, size_t n, Activation act, float* out) {
   ForEach(stream, n, ActivateOp{x, act, out});
 }
+void Xielu(Stream stream, float* x, size_t n, const XieluParams& params) { ForEach(stream, n, XieluOp{x, params}); }
+void Limit(Stream stream, float* x, size_t n, float low, float high) { ForEach(stream, n, LimitOp{x, low, high}); }
 void GatedActivation(Stream stream, const float* gate, const float* up, size_t n, Activation act, float* out) {
   ForEach(stream, n, GatedOp{gate, up, act, out});
 }

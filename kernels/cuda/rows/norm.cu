@@ -53,7 +53,23 @@ NormOfHead(const float* x, size_t vectors, size_t groups, size_t dim, const floa
   Write(from, dim, w == nullptr ? nullptr : w + vector % groups * dim, sum, eps, first, 128, out + vector * dim);
 }
 
+// A block has one vector.
+GPU_KERNEL(128, 8) CenterKernel(const float* x, size_t dim, float* out) {
+  using Sums = OfWarps<double, 4>;
+  GPU_SHARED(Sums, s);
+  const float* from = x + gpu::BlockX() * dim;
+  double sum = 0;
+  for (size_t i = gpu::Thread(); i < dim; i += 128) sum = gpu::Add(sum, static_cast<double>(from[i]));
+  const double mean = gpu::Div(s.Sum(sum), static_cast<double>(dim));
+  for (size_t i = gpu::Thread(); i < dim; i += 128)
+    out[gpu::BlockX() * dim + i] = static_cast<float>(gpu::Add(static_cast<double>(from[i]), -mean));
+}
+
 }  // namespace
+
+void Center(Stream stream, const float* x, size_t rows, size_t dim, float* out) {
+  if (rows > 0 && dim > 0) GPU_LAUNCH(CenterKernel, static_cast<unsigned>(rows), 128, stream, x, dim, out);
+}
 
 void RmsNorm(Stream stream, const float* x, size_t vectors, size_t groups, size_t dim, const float* w, float eps,
              float* out) {

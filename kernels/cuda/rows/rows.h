@@ -15,6 +15,8 @@ namespace gyre::cuda {
 void RmsNorm(Stream stream, const float* x, size_t vectors, size_t groups, size_t dim, const float* w, float eps,
              float* out);
 
+void Center(Stream stream, const float* x, size_t rows, size_t dim, float* out);
+
 // rope.cu
 void RotaryTable(Stream stream, const KvRow* rows, size_t count, const double* frequencies, size_t half,
                  float magnitude, float* cos, float* sin);
@@ -23,6 +25,9 @@ void Rope(Stream stream, float* x, size_t rows, int heads, int head_dim, const f
 
 // elementwise.cu
 void Activate(Stream stream, const float* x, size_t n, Activation act, float* out);
+void Xielu(Stream stream, float* x, size_t n, const XieluParams& params);
+// x = low if x < low, high if x > high.
+void Limit(Stream stream, float* x, size_t n, float low, float high);
 void GatedActivation(Stream stream, const float* gate, const float* up, size_t n, Activation act, float* out);
 void MultiplyInPlace(Stream stream, float* x, const float* y, size_t n);
 void AddInPlace(Stream stream, float* x, const float* y, size_t n);

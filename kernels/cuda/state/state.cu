@@ -44,7 +44,8 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
     const float* q = rows.q + r * rows.stride + key_head * p.key_dim;
     const float* k = rows.k + r * rows.stride + key_head * p.key_dim;
     const size_t gate = r * p.value_heads + head;
-    const float decay = rows.decay[gate], beta = rows.beta[gate];
+    const float* decays = rows.decay + gate * p.Decays();
+    const float beta = rows.beta[gate];
     float of_q = 1, of_k = 1;
     if (p.key_norm_eps != 0) {
       float squares_q = 0, squares_k = 0;
@@ -62,7 +63,7 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
       if (p.delta) {
         float read = 0;
         for (size_t i = 0; i < p.key_dim; ++i) {
-          const float kept = gpu::Mul(decay, state[i * p.value_dim + j]);
+          const float kept = gpu::Mul(decays[p.channel_decay ? i : 0], state[i * p.value_dim + j]);
           read = gpu::Fma(kept, gpu::Mul(k[i], of_k), read);
         }
         written = gpu::Add(value, -read);
@@ -71,7 +72,8 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
       float result = 0;
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& element = state[i * p.value_dim + j];
-        const float now = gpu::Fma(gpu::Mul(k[i], of_k), written, gpu::Mul(decay, element));
+        const float kept = gpu::Mul(decays[p.channel_decay ? i : 0], element);
+        const float now = gpu::Fma(gpu::Mul(k[i], of_k), written, kept);
         result = gpu::Fma(now, gpu::Mul(q[i], of_q), result);
         element = now;
       }
@@ -87,13 +89,15 @@ GPU_FN double Log1p(double e) {
   return u == 1.0 ? e : gpu::Mul(Log(u), gpu::Div(e, gpu::Add(u, -1.0)));
 }
 GPU_KERNEL(256, 4)
-DecayGatesKernel(const float* x, size_t n, size_t heads, const float* bias, const float* a, float* step, float* decay) {
+DecayGatesKernel(const float* x, size_t n, size_t heads, size_t width, const float* bias, const float* a, float* step,
+                 float* decay) {
   const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
   if (i >= n) return;
   const double in = gpu::Add(static_cast<double>(x[i]), static_cast<double>(bias[i % heads]));
   const double softplus = gpu::Add(in > 0 ? in : 0.0, Log1p(Exp(in > 0 ? -in : in)));
   if (step != nullptr) step[i] = static_cast<float>(softplus);
-  decay[i] = static_cast<float>(Exp(gpu::Mul(static_cast<double>(a[i % heads]), softplus)));
+  for (size_t j = 0; j < width; ++j)
+    decay[i * width + j] = static_cast<float>(Exp(gpu::Mul(static_cast<double>(a[i % heads * width + j]), softplus)));
 }
 
 }  // namespace
@@ -110,11 +114,11 @@ void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, s
   const gpu::Grid grid(static_cast<unsigned>(params.value_heads), static_cast<unsigned>(count));
   GPU_LAUNCH(ScanStateKernel, grid, 128, stream, rows, runs, params, out);
 }
-void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, const float* bias, const float* a,
-                float* step, float* decay) {
+void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, size_t width, const float* bias,
+                const float* a, float* step, float* decay) {
   const size_t n = rows * heads;
   if (n == 0) return;
-  GPU_LAUNCH(DecayGatesKernel, Blocks(n, 256), 256, stream, x, n, heads, bias, a, step, decay);
+  GPU_LAUNCH(DecayGatesKernel, Blocks(n, 256), 256, stream, x, n, heads, width, bias, a, step, decay);
 }
 
 }  // namespace gyre::cuda

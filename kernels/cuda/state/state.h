@@ -13,7 +13,7 @@ void ShortConv(Stream stream, const float* x, size_t stride, const StateRun* run
                const ShortConvParams& params, float* out);
 void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, size_t count,
                const StateScanParams& params, float* out);
-void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, const float* bias, const float* a,
-                float* step, float* decay);
+void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, size_t width, const float* bias,
+                const float* a, float* step, float* decay);
 
 }  // namespace gyre::cuda
