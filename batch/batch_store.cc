@@ -125,55 +125,64 @@ Status BatchStore::Load() {
   }
   if (error) return FileError(folder_, "can't be read", error.value());
   for (auto& [id, batch] : batches_) {
-    GYRE_RETURN_IF_ERROR(Begin(batch));
-    const Running& running = running_[id];
+    GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
     batch.completed = running.answers->size();
     batch.failed = running.failures->size();
-    if (!IsRunning(batch.state)) {
-      running_.erase(id);
-      continue;
-    }
+    if (!IsRunning(batch.state)) continue;
     Log(LogLevel::kInfo, "batch {} goes on: {} of {} have answers", id, batch.completed + batch.failed,
         Counted(batch.total, "request"));
-    GYRE_RETURN_IF_ERROR(EndIfDone(&batch));
+    running_[id] = std::move(running);
+    // It may be that only the note of its end is missing.
+    if (!EndIfDone(&batch)) continue;
+    for (const std::string& file : {batch.output, batch.errors}) GYRE_RETURN_IF_ERROR(Write(files_.at(file)));
+    GYRE_RETURN_IF_ERROR(Write(batch));
   }
   return absl::OkStatus();
 }
 
-// Opens its files and finds what is left.
-Status BatchStore::Begin(const StoredBatch& batch) {
+StatusOr<BatchStore::Running> BatchStore::Begin(const StoredBatch& batch) const {
   Running running;
   GYRE_ASSIGN_OR_RETURN(running.answers, ResultsFile::Open(ContentPath(batch.output)));
   GYRE_ASSIGN_OR_RETURN(running.failures, ResultsFile::Open(ContentPath(batch.errors)));
-  if (batch.state == BatchState::kInProgress) {
-    GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(batch.input)));
-    GYRE_ASSIGN_OR_RETURN(running.requests, ReadBatch(text, {batch.endpoint}));
-    std::erase_if(running.requests, [&running](const BatchRequest& r) {
-      return running.answers->Has(r.custom_id) || running.failures->Has(r.custom_id);
-    });
-    std::reverse(running.requests.begin(), running.requests.end());
-  }
-  running_[batch.id] = std::move(running);
-  return absl::OkStatus();
+  if (batch.state != BatchState::kInProgress) return running;
+  GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(batch.input)));
+  GYRE_ASSIGN_OR_RETURN(running.requests, ReadBatch(text, {batch.endpoint}));
+  std::erase_if(running.requests, [&running](const BatchRequest& r) {
+    return running.answers->Has(r.custom_id) || running.failures->Has(r.custom_id);
+  });
+  std::reverse(running.requests.begin(), running.requests.end());
+  return running;
 }
 
-Status BatchStore::EndIfDone(StoredBatch* batch) {
+bool BatchStore::EndIfDone(StoredBatch* batch) {
   const auto it = running_.find(batch->id);
-  if (it == running_.end() || it->second.in_flight > 0) return absl::OkStatus();
+  if (it == running_.end() || it->second.in_flight > 0) return false;
   const bool cancelled = batch->state == BatchState::kCancelling;
-  if (!cancelled && !it->second.requests.empty()) return absl::OkStatus();
+  if (!cancelled && !it->second.requests.empty()) return false;
   batch->state = cancelled ? BatchState::kCancelled : BatchState::kCompleted;
   batch->ended = UnixSeconds();
-  running_.erase(it);
-  for (const std::string& id : {batch->output, batch->errors}) {
-    StoredFile& file = files_[id];
-    file = {
-        .id = id, .name = id + ".jsonl", .purpose = "batch_output", .created = batch->ended, .tenant = batch->tenant};
-    std::error_code error;
-    file.bytes = std::filesystem::file_size(ContentPath(id), error);
-    GYRE_RETURN_IF_ERROR(Write(file));
+  for (const auto& [id, file] : {std::pair(batch->output, it->second.answers), {batch->errors, it->second.failures}}) {
+    files_[id] = {.id = id,
+                  .name = id + ".jsonl",
+                  .purpose = "batch_output",
+                  .bytes = file->bytes(),
+                  .created = batch->ended,
+                  .tenant = batch->tenant};
   }
-  return Write(*batch);
+  running_.erase(it);
+  return true;
+}
+
+Status BatchStore::WriteEnded(const StoredBatch& batch) const {
+  std::vector<StoredFile> files;
+  {
+    MutexLock lock(&mutex_);
+    for (const std::string& id : {batch.output, batch.errors}) {
+      if (const auto it = files_.find(id); it != files_.end()) files.push_back(it->second);
+    }
+  }
+  for (const StoredFile& file : files) GYRE_RETURN_IF_ERROR(Write(file));
+  return Write(batch);
 }
 
 Status BatchStore::Write(const StoredBatch& batch) const {
@@ -225,17 +234,20 @@ StatusOr<std::string> BatchStore::Content(uint64_t tenant, const std::string& id
 }
 
 Status BatchStore::RemoveFile(uint64_t tenant, const std::string& id) {
-  GYRE_RETURN_IF_ERROR(FindFile(tenant, id).status());
-  MutexLock lock(&mutex_);
-  for (const auto& [name, batch] : batches_) {
-    if (IsRunning(batch.state) && batch.input == id)
-      return FailedPrecondition("the batch {} needs the file {}", name, id);
+  bool result = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = files_.find(id);
+    if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", id);
+    for (const auto& [name, batch] : batches_) {
+      if (IsRunning(batch.state) && batch.input == id)
+        return FailedPrecondition("the batch {} needs the file {}", name, id);
+      // Of a batch that has ended the file stays, without a name for clients, as it says what the batch has done.
+      result |= batch.output == id || batch.errors == id;
+    }
+    files_.erase(it);
   }
-  if (files_.erase(id) == 0) return NotFound("there is no file {}", id);
   if (::unlink(InfoPath(id).c_str()) != 0) return FileError(InfoPath(id), "can't be removed", errno);
-  // Of a batch that has ended the file stays, without a name for clients, as it says what the batch has done.
-  const bool result = std::any_of(batches_.begin(), batches_.end(),
-                                  [&id](const auto& b) { return b.second.output == id || b.second.errors == id; });
   if (!result && ::unlink(ContentPath(id).c_str()) != 0) return FileError(ContentPath(id), "can't be removed", errno);
   return absl::OkStatus();
 }
@@ -265,17 +277,13 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
     MutexLock lock(&mutex_);
     if (batches_.size() >= limits_.batches)
       return ResourceExhausted("there are {} already", Counted(batches_.size(), "batch", "batches"));
-    GYRE_RETURN_IF_ERROR(Begin(batch));
-    GYRE_RETURN_IF_ERROR(Write(batch));
-    batches_[batch.id] = batch;
   }
+  GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
+  GYRE_RETURN_IF_ERROR(Write(batch));
+  MutexLock lock(&mutex_);
+  running_[batch.id] = std::move(running);
+  batches_[batch.id] = batch;
   return batch;
-}
-
-StatusOr<StoredBatch*> BatchStore::OwnBatch(uint64_t tenant, const std::string& id) {
-  const auto it = batches_.find(id);
-  if (it == batches_.end() || it->second.tenant != tenant) return NotFound("there is no batch {}", id);
-  return &it->second;
 }
 
 StatusOr<StoredBatch> BatchStore::Find(uint64_t tenant, const std::string& id) const {
@@ -291,15 +299,23 @@ std::vector<StoredBatch> BatchStore::Batches(uint64_t tenant) const {
 }
 
 StatusOr<StoredBatch> BatchStore::Cancel(uint64_t tenant, const std::string& id) {
-  MutexLock lock(&mutex_);
-  GYRE_ASSIGN_OR_RETURN(StoredBatch * batch, OwnBatch(tenant, id));
-  if (batch->state == BatchState::kCancelling) return *batch;
-  if (!IsRunning(batch->state)) return FailedPrecondition("the batch {} is {}", id, NameOf(batch->state));
-  batch->state = BatchState::kCancelling;
-  running_.at(id).requests.clear();
-  GYRE_RETURN_IF_ERROR(Write(*batch));
-  GYRE_RETURN_IF_ERROR(EndIfDone(batch));
-  return *batch;
+  StoredBatch now;
+  bool ended = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = batches_.find(id);
+    if (it == batches_.end() || it->second.tenant != tenant) return NotFound("there is no batch {}", id);
+    StoredBatch& batch = it->second;
+    if (batch.state == BatchState::kCancelling) return batch;
+    if (!IsRunning(batch.state)) return FailedPrecondition("the batch {} is {}", id, NameOf(batch.state));
+    batch.state = BatchState::kCancelling;
+    running_.at(id).requests.clear();
+    ended = EndIfDone(&batch);
+    now = batch;
+  }
+  // Should its end be written before this, the next start finds that nothing is left and ends it again.
+  GYRE_RETURN_IF_ERROR(ended ? WriteEnded(now) : Write(now));
+  return now;
 }
 
 std::optional<BatchStore::Job> BatchStore::Take() {
@@ -318,29 +334,43 @@ std::optional<BatchStore::Job> BatchStore::Take() {
 }
 
 void BatchStore::PutBack(const Job& job) {
-  MutexLock lock(&mutex_);
-  const auto it = running_.find(job.batch);
-  if (it == running_.end()) return;
-  --it->second.in_flight;
-  StoredBatch& batch = batches_.at(job.batch);
-  if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.request);
-  const Status ended = EndIfDone(&batch);
-  if (!ended.ok()) Log(LogLevel::kError, "batch {}: {}", job.batch, Message(ended));
+  StoredBatch now;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = running_.find(job.batch);
+    if (it == running_.end()) return;
+    --it->second.in_flight;
+    StoredBatch& batch = batches_.at(job.batch);
+    if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.request);
+    if (!EndIfDone(&batch)) return;
+    now = batch;
+  }
+  const Status written = WriteEnded(now);
+  if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", job.batch, Message(written));
 }
 
 Status BatchStore::Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body) {
-  MutexLock lock(&mutex_);
-  const auto it = running_.find(job.batch);
-  if (it == running_.end()) return Internal("the batch {} does not run", job.batch);
-  Running& running = it->second;
-  StoredBatch& batch = batches_.at(job.batch);
   const bool fine = status_code == 200;
-  ResultsFile& file = fine ? *running.answers : *running.failures;
-  --running.in_flight;
-  GYRE_RETURN_IF_ERROR(file.Add(job.request.custom_id, BatchAnswer(job.request, status_code, request_id, body)));
-  GYRE_RETURN_IF_ERROR(file.Sync());
-  ++(fine ? batch.completed : batch.failed);
-  return EndIfDone(&batch);
+  std::shared_ptr<ResultsFile> file;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = running_.find(job.batch);
+    if (it == running_.end()) return Internal("the batch {} does not run", job.batch);
+    file = fine ? it->second.answers : it->second.failures;
+  }
+  Status written = file->Add(job.request.custom_id, BatchAnswer(job.request, status_code, request_id, body));
+  if (written.ok()) written = file->Sync();
+  StoredBatch now;
+  {
+    MutexLock lock(&mutex_);
+    --running_.at(job.batch).in_flight;
+    StoredBatch& batch = batches_.at(job.batch);
+    if (written.ok()) ++(fine ? batch.completed : batch.failed);
+    if (!EndIfDone(&batch)) return written;
+    now = batch;
+  }
+  GYRE_RETURN_IF_ERROR(written);
+  return WriteEnded(now);
 }
 
 }  // namespace gyre

@@ -44,8 +44,8 @@ struct BatchLimits {
   size_t requests = 50000;               // of a batch
 };
 
-// Thread-safe. A client finds only files and batches of its own tenant. Every change is on the disk when its call
-// returns.
+// Thread-safe, but that one thread takes and answers requests. A client finds only files and batches of its own tenant.
+// Every change is on the disk when its call returns; no lock is held over the disk.
 class BatchStore {
  public:
   // Makes the folder. Batches that were running go on. kDataLoss: a file in it can't be read.
@@ -85,18 +85,21 @@ class BatchStore {
   struct Running {
     std::vector<BatchRequest> requests;  // without an answer when it began to run here, the last one first
     uint64_t in_flight = 0;
-    std::unique_ptr<ResultsFile> answers, failures;
+    std::shared_ptr<ResultsFile> answers, failures;  // written by the thread that answers
   };
 
   BatchStore(std::string folder, const BatchLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
   Status Load() GYRE_REQUIRES(mutex_);
-  Status Begin(const StoredBatch& batch) GYRE_REQUIRES(mutex_);
-  Status EndIfDone(StoredBatch* batch) GYRE_REQUIRES(mutex_);
+  // Opens its files and finds what is left.
+  StatusOr<Running> Begin(const StoredBatch& batch) const;
+  // Whether the batch ends now: then it does, and has to be written.
+  bool EndIfDone(StoredBatch* batch) GYRE_REQUIRES(mutex_);
+  // A batch that has ended, with its files.
+  Status WriteEnded(const StoredBatch& batch) const;
   Status Write(const StoredBatch& batch) const;
   Status Write(const StoredFile& file) const;
   std::string ContentPath(const std::string& file) const { return folder_ + "/" + file + ".jsonl"; }
   std::string InfoPath(const std::string& id) const { return folder_ + "/" + id + ".json"; }
-  StatusOr<StoredBatch*> OwnBatch(uint64_t tenant, const std::string& id) GYRE_REQUIRES(mutex_);
 
   const std::string folder_;
   const BatchLimits limits_;

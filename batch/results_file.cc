@@ -49,6 +49,7 @@ Status ResultsFile::ReadAll() {
     }
     pending.erase(0, at);
   }
+  bytes_ = static_cast<uint64_t>(whole);
   if (pending.empty()) return absl::OkStatus();
   if (whole == 0 && pending.front() != '{') return DataLoss("{}: it has no answers of a batch", path_);
   if (::ftruncate(fd_, whole) != 0) return FileError(path_, "can't be cut", errno);
@@ -62,6 +63,7 @@ Status ResultsFile::Add(const std::string& custom_id, std::string_view line) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FileError(path_, "can't be written", errno);
     line.remove_prefix(static_cast<size_t>(n));
+    bytes_ += static_cast<uint64_t>(n);
   }
   dirty_ = true;
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // A file of answers, a line each, that grows and survives a kill: a line that is there is there for good.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ class ResultsFile {
 
   bool Has(const std::string& custom_id) const { return done_.count(custom_id) > 0; }
   size_t size() const { return done_.size(); }
+  uint64_t bytes() const { return bytes_; }
   // Appends one line. FileError's errors; after one nothing more is to be written.
   Status Add(const std::string& custom_id, std::string_view line);
   // What was added is on the disk when it returns.
@@ -35,6 +37,7 @@ class ResultsFile {
   const std::string path_;
   const int fd_;
   bool dirty_ = false;  // since the last Sync
+  uint64_t bytes_ = 0;
   std::unordered_set<std::string> done_;
 };
 

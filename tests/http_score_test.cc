@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/strings/escaping.h"
+#include "boost/asio/detached.hpp"
 #include "coordinator/http/score.h"
 #include "scoring/score_record.h"
 #include "tests/testing/openai_rig.h"
