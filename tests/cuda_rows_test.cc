@@ -1,6 +1,7 @@
 // GPU kernels on rows against the reference: norms, rotary positions, and what is done element by element.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
