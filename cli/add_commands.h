@@ -29,6 +29,11 @@ Action AddLogits(CLI::App* app);
 Action AddBench(CLI::App* app);
 Action AddBenchServe(CLI::App* app);
 
+// score_commands.cc
+Action AddPerplexity(CLI::App* app);
+Action AddEval(CLI::App* app);
+Action AddBatch(CLI::App* app);
+
 // model_commands.cc
 Action AddTokenize(CLI::App* app);
 Action AddTemplate(CLI::App* app);

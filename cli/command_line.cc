@@ -52,6 +52,9 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
   app->add_option("--cors", o->cors, "let web pages from this address ask, as https://example.org (repeatable)")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
+  app->add_option("--batches", o->batches,
+                  "keep files and batches of OpenAI's API in this folder, and go on with them at the next start")
+      ->type_name("FOLDER");
   app->add_option("--max-body", options->max_body, "maximum size of a request's body, as 8M")
       ->check(Size())
       ->type_name("SIZE");
@@ -359,6 +362,12 @@ const std::vector<Command>& Commands() {
        AddParseAnswer, "gyre parse-answer --template model.gguf --jsonl <answers.jsonl"},
       {"logits", "write the float32 logits after each token id to a file", AddLogits,
        "gyre logits model.gguf --ids ids.txt --out logits.f32"},
+      {"perplexity", "measure what a model loses on a text, and compare runs", AddPerplexity,
+       "gyre perplexity model.gguf text.txt --save run.npy"},
+      {"eval", "ask a benchmark's questions: multiple choice and free answers", AddEval,
+       "gyre eval model.gguf questions.jsonl"},
+      {"batch", "send a file of OpenAI requests to a server; goes on where it was stopped", AddBatch,
+       "gyre batch requests.jsonl -o answers.jsonl --url http://127.0.0.1:8080"},
       {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion,
        "source <(gyre completion bash)"},
       {"help", "explain a command, or list all commands", AddHelp, "gyre help run"},

@@ -77,6 +77,41 @@ struct LogitsOptions {
 };
 Status LogitsCommand(const LogitsOptions& options);
 
+struct PerplexityOptions {
+  TargetOptions ring;
+  std::string text_file;
+  uint32_t window = 512;
+  uint32_t stride = 0;  // 0 = half of the window
+  uint32_t top = 64;    // likeliest ids that are saved, and named when runs are compared
+  bool generated = false;
+  std::string save, against;  // files of scores; "" = none
+  bool force = false;         // an existing file `save` is replaced
+  bool json = false;
+};
+// What a model loses on a text, and how that differs from an earlier run.
+Status PerplexityCommand(const PerplexityOptions& options);
+
+struct EvalOptions {
+  TargetOptions ring;
+  std::string file;
+  std::string out;  // a line for each item; "" = none
+  bool force = false;
+  bool chat = false;   // free answers are a conversation's
+  uint64_t limit = 0;  // items; 0 = all
+  bool json = false;
+};
+// A benchmark's questions.
+Status EvalCommand(const EvalOptions& options);
+
+struct BatchCommandOptions {
+  std::string file, out;
+  std::string url, api_key, ca_file;
+  uint32_t at_once = 16;
+  bool quiet = false;
+};
+// OpenAI's lines of requests, sent to a server; goes on where an earlier run was killed.
+Status BatchCommand(const BatchCommandOptions& options);
+
 struct BenchOptions {
   RuntimeOptions ring;  // model is empty
   std::vector<std::string> models;
@@ -209,6 +244,7 @@ struct HttpOptions {
   uint64_t max_body_bytes = 0;
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
+  std::string batches;  // the folder of /v1/files and /v1/batches; "" = there are none
   bool metrics_open = false;
   bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };

@@ -53,7 +53,7 @@ struct ForeignFlag {
   const char* harmless = "";  // values that ask for nothing, separated by spaces: they are not refused
 };
 
-constexpr char kComputing[] = "run chat serve worker bench logits";
+constexpr char kComputing[] = "run chat serve worker bench logits perplexity eval";
 constexpr char kOnProcessors[] = "Gyre computes on the machine's processors only";
 constexpr char kByDefault[] = "it is so without a flag";
 constexpr char kSamplers[] =

@@ -109,7 +109,7 @@ Status ImatrixCommand(const ImatrixOptions& o) {
   ImportanceSums sums;
   const InterruptGuard guard(kExitInterrupted);
   InterruptGuard::Begin();
-  Progress progress("computing", o.ring.quiet);
+  Progress progress("computing", o.ring.quiet, "chunks");
   {
     const Observation observation(
         [&](const WeightView& w, const float* x, size_t rows) { tensors.Add(w, x, rows, &sums); });

@@ -43,7 +43,7 @@ void Progress::Update(uint64_t done, uint64_t total, double bytes_per_second) {
   const Deadline now = Clock::now();
   if (quiet_ || total == 0 || now - start_ < milliseconds(500)) return;
   const double share = static_cast<double>(done) / static_cast<double>(total);
-  const std::string size = DescribeBytes(total);
+  const std::string size = unit_.empty() ? DescribeBytes(total) : fmt::format("{} {}", total, unit_);
   if (isatty(STDERR_FILENO) == 0) {
     const int quarter = static_cast<int>(share * 4);
     if (quarter == quarter_) return;
@@ -58,6 +58,10 @@ void Progress::Update(uint64_t done, uint64_t total, double bytes_per_second) {
   if (bytes_per_second > 0) {
     speed = fmt::format(", {:.1f} MiB/s, {} left", bytes_per_second / (1 << 20),
                         DescribeSeconds(static_cast<double>(total - std::min(done, total)) / bytes_per_second));
+  }
+  if (!unit_.empty() && done > 0) {
+    const double elapsed = std::chrono::duration<double>(now - start_).count();
+    speed = fmt::format(", {} left", DescribeSeconds(elapsed / share * (1 - std::min(share, 1.0))));
   }
   DrawBar(what_, share, size, speed);
 }

@@ -13,14 +13,17 @@ namespace gyre {
 
 class Progress {
  public:
-  Progress(std::string what, bool quiet) : what_(std::move(what)), quiet_(quiet) {}
-  // The sizes are bytes. If the rate is known (above 0), a terminal shows it and the remaining time.
+  // `unit`: what is counted, in the plural; "" = bytes.
+  Progress(std::string what, bool quiet, std::string unit = "")
+      : what_(std::move(what)), unit_(std::move(unit)), quiet_(quiet) {}
+  // If the rate of bytes is known (above 0), a terminal shows it and the remaining time. Of another unit it is the mean
+  // since the beginning.
   void Update(uint64_t done, uint64_t total, double bytes_per_second = 0);
   // Removes the bar.
   void Finish();
 
  private:
-  const std::string what_;
+  const std::string what_, unit_;
   const bool quiet_;
   const Deadline start_ = Clock::now();
   Deadline drawn_{};

@@ -248,7 +248,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   // Plans stop first, then calls, then the rest.
   absl::Cleanup stop = [&] {
     ring->cluster().Stop();
-    if (front != nullptr) front->server().Stop();
+    if (front != nullptr) front->Stop();
     if (server != nullptr) server->Stop();
   };
   if (clustered) {

@@ -15,7 +15,9 @@
 #include "cli/log_setup.h"
 #include "cli/session.h"
 #include "coordinator/http/health_routes.h"
+#include "coordinator/http/openai.h"
 #include "coordinator/http/routes.h"
+#include "coordinator/http/score.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
@@ -100,6 +102,9 @@ bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
 
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
   std::unique_ptr<HttpFront> front(new HttpFront(options));
+  if (!options.batches.empty()) {
+    GYRE_ASSIGN_OR_RETURN(front->batches_, BatchStore::Open(options.batches));
+  }
   GYRE_RETURN_IF_ERROR(front->Listen(at));
   front->counted_ = front->server_.get();
   if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
@@ -169,9 +174,25 @@ void HttpFront::Serve(const ServeCommandOptions& options, const std::string& mod
     return server != nullptr ? server->stats() : http::ServerStats{};
   };
   context.request_counts = &request_counts_;
+  context.batches = batches_.get();
   http::Router router;
   AddAllRoutes(router, context);
+  StartBatches();
   server_->SetRouter(std::move(router));
+}
+
+void HttpFront::StartBatches() {
+  if (batches_ == nullptr) return;
+  http::Router routes;
+  AddOpenAiRoutes(routes, *context_);
+  AddScoreRoutes(routes, *context_);
+  auto runner = http::BatchRunner::Start(*batches_, std::move(routes),
+                                         {.draining = [&draining = draining_] { return draining.load(); }});
+  if (runner.ok()) {
+    batch_runner_ = *std::move(runner);
+  } else {
+    Log(LogLevel::kError, "http: batches wait: {}", Message(runner.status()));
+  }
 }
 
 void HttpFront::Reload() {

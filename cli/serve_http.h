@@ -8,8 +8,10 @@
 
 #include "base/host_port.h"
 #include "base/status.h"
+#include "batch/batch_store.h"
 #include "cli/commands.h"
 #include "coordinator/http/api_context.h"
+#include "coordinator/http/batch_runner.h"
 #include "coordinator/http/request_counts.h"
 #include "coordinator/http/server.h"
 #include "coordinator/state/response_store.h"
@@ -31,6 +33,7 @@ class HttpFront {
  public:
   // Opens the port, or the first free one of options.more_ports behind it. Until Serve, /health answers, and all other
   // routes say that the model is loading.
+  // With options.batches also the folder of batches.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
   // Until Serve, all routes but /health say why nothing is served.
   void StandBy(const std::string& why);
@@ -39,6 +42,11 @@ class HttpFront {
   void Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, StateKeeper* keeper,
              Tracer* tracer);
   http::HttpServer& server() { return *server_; }
+  // Ends the server and the requests of batches, which go on at the next start.
+  void Stop() {
+    batch_runner_.reset();
+    server_->Stop();
+  }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();
   // Accepts no more connections, and waits for running answers: until the time limit, or one more signal.
@@ -47,6 +55,7 @@ class HttpFront {
  private:
   explicit HttpFront(const HttpOptions& options) : options_(options) {}
   Status Listen(HostPort at);
+  void StartBatches();
 
   const HttpOptions options_;
   std::atomic<bool> draining_{false};
@@ -54,7 +63,9 @@ class HttpFront {
   std::optional<ResponseStore> responses_;
   std::optional<http::ApiContext> context_;
   std::atomic<const http::HttpServer*> counted_{nullptr};  // server_, for its own routes
+  std::unique_ptr<BatchStore> batches_;                    // null: none are kept
   std::unique_ptr<http::HttpServer> server_;
+  std::unique_ptr<http::BatchRunner> batch_runner_;
 };
 
 // The name of a model's file or folder for clients: without .gguf, and without a split file's numbers.

@@ -27,6 +27,21 @@ std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::T
   return out;
 }
 
+Finished ReadFinished(const v1::Finished& f) {
+  return {.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,
+          .text = f.text(),
+          .usage = {.prompt_tokens = f.prompt_tokens(),
+                    .cached_tokens = f.cached_tokens(),
+                    .generated_tokens = f.generated_tokens(),
+                    .context_shifts = f.context_shifts(),
+                    .drafted_tokens = f.drafted_tokens(),
+                    .accepted_drafts = f.accepted_drafts(),
+                    .to_first_token = Micros(f.to_first_token_us()),
+                    .total = Micros(f.total_us())},
+          .stop = f.stop(),
+          .stop_id = f.has_stop_id() ? f.stop_id() : -1};
+}
+
 class RemoteTarget : public Target {
  public:
   RemoteTarget(ClusterAddress cluster, Coordinators coordinators)
@@ -87,7 +102,8 @@ class RemoteTarget : public Target {
     for (;;) {
       const size_t before = progress.seen.size();
       const Status status = Call(request, &progress, on_event, interrupted);
-      const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
+      const bool text =
+          request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs && !request.score;
       // A coordinator that never led this request may be asked again for anything.
       const bool unasked = last_.stands_by || (last_.absent && coordinators_.several());
       if (absl::IsNotFound(status) && progress.by_id) {
@@ -183,8 +199,8 @@ class RemoteTarget : public Target {
     grpc::ClientContext context;
     // The end of the call ends the request.
     last_ = MakeCall(coordinators_.current(), interrupted, &context, [&] {
-      return request.prompt_logits ? Score(&context, request, on_event)
-                                   : Generate(&context, request, progress, on_event);
+      return request.prompt_logits || request.score ? Score(&context, request, on_event)
+                                                    : Generate(&context, request, progress, on_event);
     });
     if (absl::IsCancelled(last_.status) && interrupted()) {
       on_event(Cancelled{});
@@ -234,19 +250,7 @@ class RemoteTarget : public Target {
       } else if (event.has_notice()) {
         on_event(Waiting{Unavailable("{}", event.notice().text())});
       } else if (event.has_finished()) {
-        const v1::Finished& f = event.finished();
-        on_event(Finished{.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,
-                          .text = f.text(),
-                          .usage = {.prompt_tokens = f.prompt_tokens(),
-                                    .cached_tokens = f.cached_tokens(),
-                                    .generated_tokens = f.generated_tokens(),
-                                    .context_shifts = f.context_shifts(),
-                                    .drafted_tokens = f.drafted_tokens(),
-                                    .accepted_drafts = f.accepted_drafts(),
-                                    .to_first_token = Micros(f.to_first_token_us()),
-                                    .total = Micros(f.total_us())},
-                          .stop = f.stop(),
-                          .stop_id = f.has_stop_id() ? f.stop_id() : -1});
+        on_event(ReadFinished(event.finished()));
       }
     }
     grpc::Status status = reader->Finish();
@@ -260,12 +264,35 @@ class RemoteTarget : public Target {
                      const std::function<void(const Event&)>& on_event) {
     v1::ScoreRequest request;
     request.mutable_ids()->Add(r.prompt.begin(), r.prompt.end());
+    request.set_cache_salt(r.cache_salt);
+    request.set_tenant(r.tenant);
+    request.set_priority(r.priority);
+    if (r.score) {
+      request.set_score_from(r.score->from);
+      request.set_top(r.score->top);
+      request.set_logits(r.score->logits);
+      request.set_generated(r.score->generated);
+      for (const auto& ids : r.score->named) request.add_named()->mutable_ids()->Add(ids.begin(), ids.end());
+    }
     const auto reader = stub_->Score(context, request);
     for (v1::ScoreEvent event; reader->Read(&event);) {
-      LogitsEvent row{.position = event.position(),
-                      .logits = std::vector<float>(event.logits().size() / sizeof(float))};
-      std::memcpy(row.logits.data(), event.logits().data(), row.logits.size() * sizeof(float));
-      on_event(row);
+      std::vector<float> logits(event.logits().size() / sizeof(float));
+      if (!logits.empty()) std::memcpy(logits.data(), event.logits().data(), logits.size() * sizeof(float));
+      if (event.has_finished()) {
+        on_event(ReadFinished(event.finished()));
+      } else if (event.has_notice()) {
+        on_event(Waiting{Unavailable("{}", event.notice().text())});
+      } else if (!r.score) {
+        on_event(LogitsEvent{.position = event.position(), .logits = std::move(logits)});
+      } else {
+        on_event(PromptTokenEvent{.position = event.position(),
+                                  .token = event.id(),
+                                  .logprob = event.logprob(),
+                                  .top = ReadTop(event.top()),
+                                  .rest = event.rest(),
+                                  .named = ReadTop(event.named()),
+                                  .logits = std::move(logits)});
+      }
     }
     return reader->Finish();
   }

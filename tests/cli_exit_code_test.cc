@@ -25,6 +25,8 @@ const std::string kDemo = GYRE_DEMO_MODEL;
 // The shortest words with which each command would begin its work.
 const std::map<std::string, Words>& Beginnings() {
   static const auto* ids = new TextFile("1 2 3");
+  static const auto* text = new TextFile("The ring passes texts on.");
+  static const auto* questions = new TextFile("{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"answer\":0}\n");
   static const auto* all = new std::map<std::string, Words>{
       {"run", {kDemo, "-p", "x", "-n", "1"}},
       {"chat", {kDemo}},
@@ -57,6 +59,9 @@ const std::map<std::string, Words>& Beginnings() {
       {"template", {kDemo}},
       {"parse-answer", {}},
       {"logits", {kDemo, "--ids", ids->path(), "--out", "/dev/null"}},
+      {"perplexity", {kDemo, text->path(), "--window", "8"}},
+      {"eval", {kDemo, questions->path()}},
+      {"batch", {"/nowhere/requests.jsonl", "-o", "/proc/nowhere/out", "--url", "http://127.0.0.1:1"}},
       {"completion", {"bash"}},
       {"help", {}},
       {"version", {}},
@@ -146,7 +151,7 @@ TEST(ExitCodeTest, AValueThatIsWrongIsAUsageErrorOfEveryCommandThatHasTheFlag) {
 TEST(ExitCodeTest, AFailureAtWorkIsOne) {
   for (const char* command :
        {"status", "layers", "resize", "drain", "undrain", "remove", "ca init", "ca issue", "ca revoke", "ca token",
-        "pull", "models rm", "bench serve", "quantize", "imatrix", "convert"}) {
+        "pull", "models rm", "bench serve", "quantize", "imatrix", "convert", "batch"}) {
     const Ended e = With(command, "");
     EXPECT_EQ(e.code, 1) << command << ": " << e.text;
   }

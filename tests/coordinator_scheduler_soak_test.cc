@@ -36,6 +36,8 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.step_tokens = pick(0, 1) > 0 ? pick(1, 6) : 0;
   o.reserve_positions = pick(0, 5) == 0 ? pick(1, o.memory[kPageGroup] * o.block_size) : 0;
   o.takes_all_drafts = true;
+  o.answer_bytes = 100 * pick(1, 16);  // answers of SchedulerWorld's prompts have 100 each
+  o.sequence_answer_bytes = 100 * pick(1, 8);
   return {.scheduler = o,
           .seed = seed,
           .error_rate = pick(0, 2) > 0 ? 0.05 : 0,

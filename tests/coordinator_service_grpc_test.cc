@@ -192,8 +192,10 @@ TEST_F(GrpcTest, AFinishedStreamThatNobodyReadsGoes) {
   reader->Finish();
 }
 
-TEST_F(GrpcTest, ScoringStreamsAreFew) {
-  Serve();
+TEST_F(GrpcTest, ScoringStreamsAreLimited) {
+  ServiceLimits limits;
+  limits.streams.scoring_streams = 2;
+  Serve(limits);
   v1::ScoreRequest request;
   request.add_ids(1);
   grpc::ClientContext contexts[3];
@@ -216,6 +218,46 @@ TEST_F(GrpcTest, ScoringStreamsAreFew) {
   EXPECT_TRUE(readers[0]->Finish().ok());
   contexts[1].TryCancel();
   readers[1]->Finish();
+}
+
+TEST_F(GrpcTest, AScoreHasWhatWasAsked) {
+  Serve();
+  v1::ScoreRequest request;
+  for (const int id : {1, 2, 3}) request.add_ids(id);
+  request.set_score_from(2);
+  request.set_top(1);
+  request.set_logits(true);
+  request.set_half(true);
+  request.set_generated(true);
+  request.add_named()->add_ids(7);
+  grpc::ClientContext context;
+  const auto reader = inference_->Score(&context, request);
+  ASSERT_TRUE(Eventually([&] { return engine_.requests().size() == 1; }));
+  const ScoreSettings expected{.from = 2, .top = 1, .logits = true, .generated = true, .named = {{7}}};
+  EXPECT_EQ(engine_.requests()[0].score, expected);
+  EXPECT_FALSE(engine_.requests()[0].prompt_logits);
+  EXPECT_EQ(engine_.requests()[0].max_new_tokens, 0u);
+  engine_.Send(1, PromptTokenEvent{.position = 2,
+                                   .token = 3,
+                                   .logprob = -1.5f,
+                                   .top = {{9, -0.5f}},
+                                   .rest = -0.75,
+                                   .named = {{7, -2.5f}},
+                                   .logits = {1, -2}});
+  engine_.Send(1, Finished{.usage = {.prompt_tokens = 3, .cached_tokens = 1}});
+  v1::ScoreEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.position(), 2u);
+  EXPECT_EQ(event.id(), 3);
+  EXPECT_EQ(event.logprob(), -1.5f);
+  EXPECT_EQ(event.top(0).id(), 9);
+  EXPECT_EQ(event.rest(), -0.75);
+  EXPECT_EQ(event.named(0).logprob(), -2.5f);
+  EXPECT_EQ(event.logits(), std::string("\x00\x3c\x00\xc0", 4));
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.finished().cached_tokens(), 1u);
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST_F(GrpcTest, WrongTextsHaveTheirSentence) {

@@ -95,7 +95,8 @@ TEST_F(HttpDescriptionTest, EveryFieldOfItIsKnownToItsRoute) {
     for (const auto& [name, type] : schema->at("properties").as_object()) {
       json::object body;
       body["messages"] = json::array({json::object{{"role", "user"}, {"content", "Hi"}}});
-      for (const char* text : {"prompt", "input", "content", "ranges", "worker"}) body[text] = "a";
+      for (const char* text : {"prompt", "input", "content", "ranges", "worker", "query"}) body[text] = "a";
+      body["documents"] = json::array({"a"});
       body["model"] = "demo";
       body["max_tokens"] = 1;
       body["tokens"] = json::array();

@@ -17,6 +17,13 @@ Status CheckPromptAnswers(const Request& r, int dim) {
   if (r.prompt_logits && r.prompt_logprobs) {
     return InvalidArgument("a request asks for its prompt's logits or for log-probabilities, not for both");
   }
+  if (r.score && (r.prompt_logits || r.prompt_logprobs || r.embedding)) {
+    return InvalidArgument("a request for a score asks for no other answers of its prompt's rows");
+  }
+  if (r.score && (r.score->from > r.prompt.size() || r.score->named.size() > r.prompt.size() - r.score->from)) {
+    return InvalidArgument("the score begins at position {} and names ids for {} positions, the prompt has {}",
+                           r.score->from, r.score->named.size(), Counted(r.prompt.size(), "token"));
+  }
   if (!r.embedding) return absl::OkStatus();
   if (r.max_new_tokens > 0 || r.prompt_logits || r.prompt_logprobs || r.logprobs) {
     return InvalidArgument("a request for an embedding generates no text and asks for no logits or log-probabilities");
@@ -28,7 +35,7 @@ Status CheckPromptAnswers(const Request& r, int dim) {
 // Checks the tokens that were generated before.
 Status CheckGenerated(const Request& r, int vocab) {
   if (r.generated.empty()) return absl::OkStatus();
-  if (r.prompt_logits || r.prompt_logprobs || r.embedding) {
+  if (r.prompt_logits || r.prompt_logprobs || r.score || r.embedding) {
     return InvalidArgument("a request for what the model makes of its prompt generates nothing to go on behind");
   }
   if (r.generated.size() > r.max_new_tokens) {
@@ -47,8 +54,8 @@ Status CheckGenerated(const Request& r, int vocab) {
 Status CheckRequest(const Request& r, const EngineOptions& options) {
   const int vocab = options.vocab;
   GYRE_RETURN_IF_ERROR(CheckSettings(r, options.limits, vocab));
-  GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
+  GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   for (const auto& [ids, where] : {std::pair(&r.prompt, "prompt"), {&r.prediction, "prediction"}}) {
     for (const TokenId id : *ids) {
       if (id < 0 || id >= vocab) {
@@ -82,6 +89,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     return ResourceExhausted("the queue is full: {} may run at once, and {} wait; try again later",
                              Counted(options_.scheduler.max_sequences, "request"), options_.limits.max_waiting);
   }
+  if (request.prompt_logprobs) request.score = {.from = 1, .top = *request.prompt_logprobs};
   const SeqId seq{next_seq_++};
   auto s = std::make_shared<std::unique_ptr<Sequence>>(
       std::make_unique<Sequence>(seq, std::move(request), std::move(sink), Now()));
@@ -113,17 +121,26 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;
+  s.answers = AnswersOf(r, options_);
+  s.scored = s.answers.first;
   uint32_t behind = 0;
   if (const std::optional<FinishReason> end = TakeGenerated(s, positions, &behind)) return Finish(s, *end);
   SequenceParams params{.tokens = ContextOf(s),
                         .generated = behind,
                         .max_positions = positions,
                         .boundaries = s.window.shifts() == 0 ? r.boundaries : std::vector<uint32_t>(),
-                        .needs_all_rows = r.prompt_logits || r.prompt_logprobs || r.embedding == Pooling::kMean,
+                        .answers = s.answers,
                         .priority = r.priority,
                         .tenant = r.tenant,
                         .salt = options_.salt,
                         .tenant_salt = r.cache_salt};
+  if (r.embedding == Pooling::kFirst) params.tokens.resize(1);  // no other row counts
+  if (r.score && r.max_new_tokens == 0 && params.tokens.size() > 1)
+    params.tokens.pop_back();  // its row decides nothing
+  if (r.score && r.score->generated) {
+    const auto rows = static_cast<uint32_t>(params.tokens.size());
+    params.generated = rows - std::min(rows, r.score->from);
+  }
   if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) return Fail(s, status);
   if (awaited_) Deliver(s, Waiting{*awaited_});
   Guide(s, guide_.Begin(s.id, r, std::span(s.tokens).subspan(r.prompt.size())));

@@ -143,6 +143,8 @@ class Engine::Impl {
   // The settings for the token behind `generated` generated ones. `only_ends`: nothing but an end may come.
   const SamplingParams& SamplingOf(Sequence& s, uint32_t generated, bool only_ends) const;
   const SamplingParams& SamplingNow(Sequence& s) const { return SamplingOf(s, s.generated(), guide_.OnlyEnds(s.id)); }
+  // The rows whose answers a request wants of its prompt; bytes_each 0: none.
+  static RowAnswers AnswersOf(const Request& r, const EngineOptions& options);
   void AskSamples(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
   void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);

@@ -39,9 +39,10 @@ void KvCache::SetRing(uint64_t salt, uint32_t rows_in_flight) {
 // shared block gets no new rows and there is something to sample.
 std::vector<BlockId> KvCache::TakePrefix(const Admission& a, uint64_t salt) {
   std::vector<BlockId> prefix;
-  if (!options_.prefix_cache || !a.finds) return prefix;
+  if (!options_.prefix_cache) return prefix;
   ChainId chain = kNoChain;
-  for (size_t at = 0; at + options_.block_size < a.rows.size(); at += options_.block_size) {
+  const size_t end = std::min<size_t>(a.rows.size() - 1, a.most_found);
+  for (size_t at = 0; at + options_.block_size <= end; at += options_.block_size) {
     chain = index_.Find(salt, chain, a.rows.Sub(at, options_.block_size));
     if (chain == kNoChain) break;
     prefix.push_back(pages().Take(chain));

@@ -89,7 +89,7 @@ class KvCache {
     uint32_t prompt = 0;
     std::span<const uint32_t> boundaries{};  // of messages in the prompt (SequenceParams::boundaries)
     uint64_t salt = 0;                       // of the sequence
-    bool finds = true;                       // it may use what others computed
+    uint32_t most_found = UINT32_MAX;        // of its positions it may use what others computed
     uint32_t positions = 0;                  // it gets blocks for at least so many
     KvUnits margin{};
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace gyre {
 
@@ -17,6 +18,7 @@ StatusOr<RowLogprobs> RowLogprobs::Read(const RowAnswer& answer, uint32_t n, int
   }
   RowLogprobs row;
   row.log_sum_exp_ = answer.log_sum_exp_all;
+  double mass = 0;
   for (size_t i = 0; i < answer.best.size(); ++i) {
     const TokenLogit& b = answer.best[i];
     const TokenLogit* before = i > 0 ? &answer.best[i - 1] : nullptr;
@@ -27,14 +29,18 @@ StatusOr<RowLogprobs> RowLogprobs::Read(const RowAnswer& answer, uint32_t n, int
                       answer.position, b.id);
     }
     row.top_.push_back({.id = b.id, .logprob = row.Of(b.logit)});
+    mass += std::exp(static_cast<double>(b.logit) - row.log_sum_exp_);
   }
+  row.rest_ = mass < 1 ? std::log1p(-mass) : -std::numeric_limits<double>::infinity();
   return row;
 }
 
 StatusOr<float> RawLogit(const RowAnswer& answer, TokenId id) {
-  for (const auto* list : {&answer.biased, &answer.top}) {
-    const auto found = std::find_if(list->begin(), list->end(), [id](const TokenLogit& t) { return t.id == id; });
-    if (found != list->end()) return found->logit;
+  const auto before = [](const TokenLogit& t, TokenId i) { return t.id < i; };
+  const auto biased = std::lower_bound(answer.biased.begin(), answer.biased.end(), id, before);  // they rise
+  if (biased != answer.biased.end() && biased->id == id) return biased->logit;
+  for (const TokenLogit& t : answer.top) {
+    if (t.id == id) return t.logit;
   }
   return Internal("the answer for position {} does not name the id {}", answer.position, id);
 }

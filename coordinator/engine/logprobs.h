@@ -27,9 +27,11 @@ class RowLogprobs {
   float Of(float logit) const { return static_cast<float>(static_cast<double>(logit) - log_sum_exp_); }
   // The n best ids, best first; fewer if the vocabulary has fewer.
   const std::vector<TokenLogprob>& top() const { return top_; }
+  // The logarithm of the probability of all other ids; -inf if that is too small to be told from 0.
+  double rest() const { return rest_; }
 
  private:
-  double log_sum_exp_ = 0;
+  double log_sum_exp_ = 0, rest_ = 0;
   std::vector<TokenLogprob> top_;
 };
 

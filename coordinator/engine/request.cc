@@ -11,6 +11,31 @@ Status CheckLogprobs(const char* field, const std::optional<uint32_t>& n, const 
   return InvalidArgument("{} is {}, at most {} of the likeliest ids are given", field, *n, limits.max_logprobs);
 }
 
+Status CheckScore(const ScoreSettings& score, const RequestLimits& limits, int vocab) {
+  if (score.from == 0) return InvalidArgument("a score begins at position 1, as nothing stands before the first id");
+  if (score.top > limits.max_score_ids) {
+    return InvalidArgument("a score is asked for {} of the likeliest ids, at most {} are given", score.top,
+                           limits.max_score_ids);
+  }
+  for (size_t i = 0; i < score.named.size(); ++i) {
+    const std::vector<TokenId>& ids = score.named[i];
+    const uint64_t position = uint64_t{score.from} + i;
+    if (ids.size() > limits.max_score_ids) {
+      return InvalidArgument("a score names {} ids for position {}, at most {} are taken", ids.size(), position,
+                             limits.max_score_ids);
+    }
+    for (size_t k = 0; k < ids.size(); ++k) {
+      if (ids[k] < 0 || (vocab > 0 && ids[k] >= vocab)) {
+        return InvalidArgument("a score names the id {} for position {}, the vocabulary has 0-{}", ids[k], position,
+                               vocab - 1);
+      }
+      if (k > 0 && ids[k] <= ids[k - 1])
+        return InvalidArgument("the ids that a score names for position {} do not rise", position);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Refuses a request that could draw no token.
 Status CheckBans(const SamplingParams& params, int vocab) {
   std::unordered_set<TokenId> banned;
@@ -26,6 +51,7 @@ Status CheckBans(const SamplingParams& params, int vocab) {
 Status CheckSettings(const RequestSettings& s, const RequestLimits& limits, int vocab) {
   GYRE_RETURN_IF_ERROR(CheckLogprobs("logprobs", s.logprobs, limits));
   GYRE_RETURN_IF_ERROR(CheckLogprobs("prompt_logprobs", s.prompt_logprobs, limits));
+  if (s.score) GYRE_RETURN_IF_ERROR(CheckScore(*s.score, limits, vocab));
   GYRE_RETURN_IF_ERROR(CheckStops(s.stops, s.stop_ids.size(), limits));
   for (const TokenId id : s.stop_ids) {
     if (vocab > 0 && id >= vocab) {

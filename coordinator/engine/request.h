@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "coordinator/engine/logprobs.h"
 #include "coordinator/engine/sampling_options.h"
 #include "coordinator/engine/speculation.h"
@@ -23,7 +24,22 @@
 namespace gyre {
 
 // The way in which the hidden states of a prompt's rows, after the final norm, become one vector.
-enum class Pooling : uint8_t { kMean, kLast };
+// kFirst: the first row's alone, which in a model that reads forwards knows the first token only.
+enum class Pooling : uint8_t { kMean, kLast, kFirst };
+
+// What the model says of the prompt's own ids: a PromptTokenEvent for each from position `from` on (docs/scoring.md).
+struct ScoreSettings {
+  // 1 to the prompt's size. Rows before that of the id at `from` - 1 may come from the prefix cache.
+  uint32_t from = 1;
+  uint32_t top = 0;     // so many of the likeliest ids beside, 0..RequestLimits::max_score_ids
+  bool logits = false;  // all logits beside
+  // The ids from `from` on have rows as when they were drawn one after the other; else those of a prompt. Where the two
+  // classes differ in bits (docs/bits.md), so do scores.
+  bool generated = false;
+  // For the position from + i the ids whose log-probabilities are wanted beside, rising; positions at the end may lack.
+  std::vector<std::vector<TokenId>> named = {};
+  bool operator==(const ScoreSettings&) const = default;
+};
 
 // The id that ends a text (Finished::stop_id) has an event like any other, without text.
 struct TokenEvent {
@@ -58,8 +74,10 @@ struct RequestSettings {
   // Each TokenEvent has log-probabilities: its own and those of this many of the likeliest ids, 0..20.
   std::optional<uint32_t> logprobs;
   // A PromptTokenEvent with the same for each token of the prompt but the first, in order, before the first TokenEvent.
-  // The prompt takes nothing from the prefix cache. Not with prompt_logits.
+  // The prompt takes nothing from the prefix cache. Not with prompt_logits. The engine reads it as a score.
   std::optional<uint32_t> prompt_logprobs;
+  // Not with prompt_logits or prompt_logprobs.
+  std::optional<ScoreSettings> score;
   // An EmbeddingEvent, and no text: no logits or log-probabilities are asked for. With the mean of all rows the prompt
   // takes nothing from the prefix cache.
   std::optional<Pooling> embedding;
@@ -86,7 +104,7 @@ struct Request : RequestSettings {
   // StateKeeper it means nothing.
   std::string reattach_id;
   // The text continues after these tokens, which were drawn before; their texts are not read. Each has its event again.
-  // Not with prompt_logits, prompt_logprobs or an embedding.
+  // Not with prompt_logits, prompt_logprobs, a score or an embedding.
   std::vector<TokenEvent> generated;
 };
 
@@ -107,6 +125,9 @@ struct PromptTokenEvent {
   TokenId token = 0;
   float logprob = 0;
   std::vector<TokenLogprob> top;
+  double rest = 0;                       // the logarithm of the probability of all ids but those of `top`; may be -inf
+  std::vector<TokenLogprob> named = {};  // with ScoreSettings::named: those ids, rising
+  std::vector<float> logits = {};        // with ScoreSettings::logits: [vocab]
 };
 // How far the prompt is computed. What a replay computes again is not told again.
 struct PromptProgress {
@@ -153,7 +174,8 @@ struct RequestLimits {
   uint32_t max_stop_ids = 4096;
   uint32_t max_logit_biases = 4096;
   uint32_t max_boundaries = 4096;
-  uint32_t max_logprobs = 20;  // the likeliest ids of a token
+  uint32_t max_logprobs = 20;         // the likeliest ids of a token
+  uint32_t max_score_ids = kMaxTopK;  // of each position of a score: the likeliest ones, and the named ones
 };
 
 // kInvalidArgument: a setting is beyond the limits, out of its range, or names an id beyond the vocabulary. Service and

@@ -83,7 +83,11 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
   out->set_min_new_tokens(s.min_new_tokens);
   if (s.logprobs) out->set_logprobs(*s.logprobs);
   if (s.prompt_logprobs) out->set_prompt_logprobs(*s.prompt_logprobs);
-  if (s.embedding) out->set_embedding(s.embedding == Pooling::kMean ? v1::POOLING_MEAN : v1::POOLING_LAST);
+  if (s.embedding) {
+    out->set_embedding(s.embedding == Pooling::kMean   ? v1::POOLING_MEAN
+                       : s.embedding == Pooling::kLast ? v1::POOLING_LAST
+                                                       : v1::POOLING_FIRST);
+  }
   out->set_priority(s.priority);
   out->set_tenant(s.tenant);
   out->set_cache_salt(s.cache_salt);
@@ -123,6 +127,7 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
   if (m.has_prompt_logprobs()) s.prompt_logprobs = m.prompt_logprobs();
   if (m.embedding() == v1::POOLING_MEAN) s.embedding = Pooling::kMean;
   if (m.embedding() == v1::POOLING_LAST) s.embedding = Pooling::kLast;
+  if (m.embedding() == v1::POOLING_FIRST) s.embedding = Pooling::kFirst;
   s.priority = m.priority();
   s.tenant = m.tenant();
   s.cache_salt = m.cache_salt();

@@ -1,6 +1,7 @@
 // A sequence as the scheduler sees it. For the scheduler and its parts only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -43,9 +44,10 @@ struct ScheduledSequence {
   bool awaits_mask = false;    // gets no rows until it is known which ids may come next
   bool awaits_drafts = false;  // nor until drafts are found
   Quarantine quarantine;
-  uint32_t high_water = 0;  // rows launched in any incarnation
-  uint64_t planned_in = 0;  // the last step that has rows of it
-  uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
+  uint32_t high_water = 0;    // rows launched in any incarnation
+  uint64_t planned_in = 0;    // the last step that has rows of it
+  uint32_t in_flight = 0;     // steps; all of one incarnation, as it is not admitted again before they landed
+  uint64_t answer_bytes = 0;  // of SequenceParams::answers in these steps
 
   Drafts proposed;               // may go behind the row of the last token
   bool takes_no_drafts = false;  // some were in flight when a step or a ring failed, and may be the cause
@@ -63,6 +65,11 @@ struct ScheduledSequence {
 
   bool running() const { return stage == Stage::kRunning; }
   uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
+  // Of the answers that are wanted of the rows [begin, end).
+  uint64_t AnswerBytes(uint32_t begin, uint32_t end) const {
+    const uint32_t from = std::max(begin, params.answers.first), to = std::min(end, params.answers.end);
+    return from < to ? (to - from) * params.answers.bytes_each : 0;
+  }
   TokenSpan rows() const { return {params.tokens, classes}; }
   // At most the row of the last generated token is left to launch.
   bool decoding() const { return size() > prompt && launched + 1 >= size(); }

@@ -125,6 +125,7 @@ void Scheduler::Rep::Settle(Sequence* s) {
 
 void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
   --s->in_flight;
+  CountAnswers(s, item, false);
   const bool left = !s->running();
   const uint32_t end = item.known_end();
   s->takes_no_drafts |= !ok && !item.drafts.empty();
@@ -152,6 +153,7 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
 
 void Scheduler::Rep::LoseItem(Sequence* s, const StepItem& item, bool ring_lost) {
   s->poisoned = true;
+  CountAnswers(s, item, false);
   s->takes_no_drafts |= ring_lost && !item.drafts.empty();
   if (--s->in_flight > 0) return;
   if (!s->running()) --draining;
@@ -359,7 +361,7 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
   rep_->queue.Arrive(s);
   s->params.tokens = std::move(tokens);
   s->params.boundaries.clear();
-  s->params.needs_all_rows = false;
+  s->params.answers = {};
   s->prompt = s->size();
   s->classes.assign(s->size(), RowClass::kPrompt);
   s->high_water = 0;

@@ -14,12 +14,13 @@ constexpr uint32_t kWorthWaiting = 64;
 // Whether a running sequence is about to compute what this one begins with: to wait for it costs less than to compute
 // it twice.
 bool Scheduler::Rep::Follows(const Sequence& s) const {
-  if (!options.prefix_cache || !options.continuous_batching || s.params.needs_all_rows || s.aged) return false;
+  if (!options.prefix_cache || !options.continuous_batching || s.params.answers.first == 0 || s.aged) return false;
   for (Sequence* r : queue.running()) {
     if (r->held || r->needs_step() || r->launched >= r->prompt || r->kv.ring != cache.rings()) continue;
     if (r->params.salt != s.params.salt || r->params.tenant_salt != s.params.tenant_salt) continue;
     if (r->params.priority < s.params.priority) continue;
-    const uint32_t done = r->kv.published * options.block_size, most = std::min(r->prompt, s.prompt - 1);
+    const uint32_t done = r->kv.published * options.block_size;
+    const uint32_t most = std::min({r->prompt, s.prompt - 1, s.params.answers.first});
     if (most < done + kWorthWaiting) continue;
     // With recurrent state only a snapshot can be shared, not any position.
     if (cache.has_state()) {
@@ -76,14 +77,14 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
                    .prompt = s->prompt,
                    .boundaries = s->params.boundaries,
                    .salt = SaltOf(*s),
-                   .finds = !s->params.needs_all_rows,
+                   .most_found = s->params.answers.first,
                    .positions = reserves ? std::max(options.reserve_positions, s->params.max_positions) : 0,
                    .margin = Margin(*s)},
                   &s->kv);
   if (!fits) return false;
   s->cached = s->launched = s->landed = s->kv.published * options.block_size;
   counts.cached_positions += s->cached;
-  if (options.prefix_cache && !s->params.needs_all_rows) {
+  if (options.prefix_cache && s->params.answers.first > 0) {
     ++counts.cache_lookups;
     counts.cache_lookup_tokens += s->size();
     counts.cache_hits += s->cached > 0 ? 1 : 0;

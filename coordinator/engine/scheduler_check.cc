@@ -59,9 +59,11 @@ Status Scheduler::Rep::CheckFlights() const {
     return Internal("{} steps in flight", flights.size());
   struct Seen {
     uint32_t steps = 0, end = 0;
+    uint64_t answer_bytes = 0;
   };
   std::unordered_map<const Sequence*, Seen> seen;
   StepId last{};
+  uint64_t answers = 0;
   for (const Flight& flight : flights) {
     if (flight.step <= last)
       return Internal("step {} is in flight after {}", static_cast<uint64_t>(flight.step), static_cast<uint64_t>(last));
@@ -86,6 +88,7 @@ Status Scheduler::Rep::CheckFlights() const {
           return Internal("sequence {}: a step in flight has another windowed table", id);
       }
       Seen& of = seen[s];
+      of.answer_bytes += s->AnswerBytes(item.first_position, item.known_end());
       const uint32_t expected = of.steps > 0 ? of.end : s->poisoned ? item.first_position : s->landed;
       if (item.first_position != expected) {
         return Internal("sequence {}: position {} is in flight where {} is next", id, item.first_position, expected);
@@ -100,7 +103,13 @@ Status Scheduler::Rep::CheckFlights() const {
       return Internal("sequence {}: {} steps in flight up to {}, counted are {} up to {}", static_cast<uint64_t>(id),
                       of.steps, of.end, s->in_flight, s->launched);
     }
+    if (of.answer_bytes != s->answer_bytes)
+      return Internal("sequence {}: {} bytes of answers are in flight, counted are {}", static_cast<uint64_t>(id),
+                      of.answer_bytes, s->answer_bytes);
+    answers += of.answer_bytes;
   }
+  if (answers != answer_bytes)
+    return Internal("{} bytes of answers are in flight, counted are {}", answers, answer_bytes);
   return absl::OkStatus();
 }
 

@@ -31,8 +31,16 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
   s->ready_at = 0;
   ++s->in_flight;
   s->tenant->rows += count;
+  CountAnswers(s, item, true);
   draft->flight.items.emplace_back(s, item);
   draft->plan.items.push_back(std::move(item));
+}
+
+// The answers for a prompt's rows that are on their way.
+void Scheduler::Rep::CountAnswers(Sequence* s, const StepItem& item, bool launched) {
+  const uint64_t bytes = s->AnswerBytes(item.first_position, item.known_end());
+  s->answer_bytes += launched ? bytes : -bytes;
+  answer_bytes += launched ? bytes : -bytes;
 }
 
 // Since when each decoding sequence could get a row.
@@ -138,16 +146,31 @@ void Scheduler::Rep::PlanQueue(Draft* draft) {
   }
 }
 
-// The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
+// The position before which the sequence's next item ends, so that the answers on their way stay within their limits.
+uint32_t Scheduler::Rep::AnswerEnd(const Sequence& s) const {
+  const RowAnswers& wanted = s.params.answers;
+  if (wanted.bytes_each == 0) return UINT32_MAX;
+  const uint64_t room =
+      std::min(options.answer_bytes - std::min(options.answer_bytes, answer_bytes),
+               options.sequence_answer_bytes - std::min(options.sequence_answer_bytes, s.answer_bytes));
+  const uint64_t rows = std::max<uint64_t>(room / wanted.bytes_each, answer_bytes == 0 ? 1 : 0);
+  const uint64_t end = std::max(s.launched, wanted.first) + rows;
+  return end >= wanted.end ? UINT32_MAX : static_cast<uint32_t>(end);
+}
+
+// The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk. 0: answers on their
+// way have to land first.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
   uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), cache.NextSnapshot(s.kv, s.launched));
   end = s.quarantine.StepEnd(s.launched, end);
   const uint32_t count = end - s.launched;
-  return options.chunked_prefill ? std::min({count, pace.Chunk(s.prompt), rows_left}) : count;
+  if (!options.chunked_prefill) return count;
+  return std::min({count, pace.Chunk(s.prompt), rows_left, AnswerEnd(s) - s.launched});
 }
 
 void Scheduler::Rep::LaunchPrefill(Sequence* s, Draft* draft) {
   const uint32_t count = PrefillCount(*s, PromptRoom(*draft));
+  if (count == 0) return;
   const uint32_t must = s->launched + (options.chunked_prefill ? 1 : count);
   const uint32_t held = Grow(s, must, s->launched + count);
   if (held >= must) Launch(s, held - s->launched, draft);

@@ -51,6 +51,7 @@ struct Scheduler::Rep {
   void LaunchPrefill(Sequence* s, Draft* draft);
   void Launch(Sequence* s, uint32_t count, Draft* draft);
   uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
+  uint32_t AnswerEnd(const Sequence& s) const;
   void PlanDrafts(Draft* draft);
   void AddDrafts(size_t item, uint32_t count, Draft* draft);
 
@@ -75,6 +76,7 @@ struct Scheduler::Rep {
   // The outcome of rows and sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
   void LoseItem(Sequence* s, const StepItem& item, bool ring_lost);
+  void CountAnswers(Sequence* s, const StepItem& item, bool launched);
   Status Append(Sequence* s, TokenId token);
   void DropDrafts(Sequence* s);
   void Leave(Sequence* s, Stage stage);
@@ -92,6 +94,7 @@ struct Scheduler::Rep {
   SequenceQueue queue;
   StepPace pace;
   std::deque<Flight> flights;  // oldest first
+  uint64_t answer_bytes = 0;   // of all sequences: ScheduledSequence::answer_bytes
   uint32_t draining = 0;       // sequences that left while steps of theirs were in flight: their blocks will come back
   // The best-ranked sequence that found no block: until it has one, worse ones take none and nobody is admitted.
   const Sequence* starved = nullptr;

@@ -59,6 +59,17 @@ struct SchedulerOptions {
   bool prefill_matches_decode =
       true;                       // prompt and generated rows give equal bits, so a block's hash leaves the class out
   bool takes_all_drafts = false;  // whatever they cost (tests, measurements); off: as many as pay (DraftDepth)
+  // Bytes of answers for prompts' rows (SequenceParams::answers) on their way at most: of all sequences, which is also
+  // the most that one step's answer has of them, and of one. A row that is larger goes when nothing else is on its way.
+  // A prompt in one step (chunked_prefill off) is not cut.
+  uint64_t answer_bytes = uint64_t{256} << 20;
+  uint64_t sequence_answer_bytes = uint64_t{16} << 20;
+};
+
+// The rows of a prompt whose answers are wanted. Nothing from the first of them on is taken from the prefix cache.
+struct RowAnswers {
+  uint32_t first = UINT32_MAX, end = UINT32_MAX;  // positions
+  uint64_t bytes_each = 0;                        // of an answer, about
 };
 
 struct SequenceParams {
@@ -67,11 +78,11 @@ struct SequenceParams {
   uint32_t max_positions = 0;   // prompt and generated together; at most those of all pages
   // Where messages of the prompt begin or end, rising: later texts part from it there (KvCache). Only a hint.
   std::vector<uint32_t> boundaries;
-  bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
-  int priority = 0;             // higher first; among equals, older first
-  uint64_t tenant = 0;          // among equal priorities, tenants share the rows fairly
-  uint64_t salt = 0;            // of the prefix cache: model, adapter, KV type
-  uint64_t tenant_salt = 0;     // mixed with `salt`: who shares the cache with whom
+  RowAnswers answers;
+  int priority = 0;          // higher first; among equals, older first
+  uint64_t tenant = 0;       // among equal priorities, tenants share the rows fairly
+  uint64_t salt = 0;         // of the prefix cache: model, adapter, KV type
+  uint64_t tenant_salt = 0;  // mixed with `salt`: who shares the cache with whom
 };
 
 // Guesses of the tokens that follow a sequence's last known one (docs/speculation.md).

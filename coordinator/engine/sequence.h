@@ -14,6 +14,7 @@
 #include "coordinator/engine/context_window.h"
 #include "coordinator/engine/request.h"
 #include "coordinator/engine/sampler.h"
+#include "coordinator/engine/scheduler_types.h"
 #include "coordinator/engine/speculation.h"
 #include "coordinator/engine/text_stream.h"
 #include "model/tokenizer.h"
@@ -56,7 +57,9 @@ class Sequence {
   std::vector<std::shared_ptr<const grammar::TokenMask>> masks;
   // Request::sampling without the ids that end a text; made when the first token needs it.
   std::optional<SamplingParams> endless_sampling;
-  // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
+  // The prompt's rows whose answers the request wants, and the first of them that has not been used. A replay computes
+  // earlier ones again; their answers are not used.
+  RowAnswers answers;
   uint32_t scored = 0;
   // Where its first rows began: what was before them came from the prefix cache. A replay finds rows of its own there.
   std::optional<uint32_t> cached;
@@ -65,7 +68,7 @@ class Sequence {
   bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
   RowLogprobs logprobs;            // of the row that is sampled, with Request::logprobs
   uint32_t drafted = 0, accepted_drafts = 0;
-  std::vector<double> pooled;  // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
+  std::vector<double> pooled;  // Pooling::kMean: the sum of the rows' hidden states before `scored`, in their order
 
  private:
   // Whether the one call ends with this token and its text.

@@ -15,6 +15,7 @@
 #include "coordinator/state/request_journal.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "model/chat_template.h"
+#include "model/half_floats.h"
 #include "model/quoted.h"
 #include "model/tokenizer.h"
 #include "proto/convert.h"
@@ -25,12 +26,21 @@ namespace {
 
 int64_t Micros(Duration d) { return std::chrono::duration_cast<std::chrono::microseconds>(d).count(); }
 
+void WriteLogprob(const TokenLogprob& t, v1::TokenLogprob* out) {
+  out->set_id(t.id);
+  out->set_logprob(t.logprob);
+}
+
 template <typename Message>
 void WriteTop(const std::vector<TokenLogprob>& top, Message* out) {
-  for (const TokenLogprob& t : top) {
-    v1::TokenLogprob* entry = out->add_top();
-    entry->set_id(t.id);
-    entry->set_logprob(t.logprob);
+  for (const TokenLogprob& t : top) WriteLogprob(t, out->add_top());
+}
+
+void WriteLogits(const std::vector<float>& logits, bool half, v1::ScoreEvent* out) {
+  if (half) {
+    AppendHalves(logits, out->mutable_logits());
+  } else {
+    out->set_logits(logits.data(), logits.size() * sizeof(float));
   }
 }
 
@@ -54,8 +64,7 @@ void Write(const EmbeddingEvent& e, v1::GenerateEvent* out) {
   out->mutable_embedding()->mutable_values()->Add(e.values.begin(), e.values.end());
 }
 
-void Write(const Finished& e, v1::GenerateEvent* out) {
-  v1::Finished* f = out->mutable_finished();
+void Write(const Finished& e, v1::Finished* f) {
   f->set_reason(e.reason == FinishReason::kStop ? "stop" : "length");
   f->set_text(e.text);
   f->set_prompt_tokens(e.usage.prompt_tokens);
@@ -74,7 +83,7 @@ void Write(const Finished& e, v1::GenerateEvent* out) {
 bool Convert(const Event& event, v1::GenerateEvent* out) {
   out->Clear();
   if (const auto* token = std::get_if<TokenEvent>(&event)) return Write(*token, out), true;
-  if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out), true;
+  if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out->mutable_finished()), true;
   if (const auto* prompt = std::get_if<PromptTokenEvent>(&event)) return Write(*prompt, out), true;
   if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) return Write(*embedding, out), true;
   if (const auto* waiting = std::get_if<Waiting>(&event)) {
@@ -84,12 +93,24 @@ bool Convert(const Event& event, v1::GenerateEvent* out) {
   return false;
 }
 
-bool Convert(const Event& event, v1::ScoreEvent* out) {
-  const auto* row = std::get_if<LogitsEvent>(&event);
-  if (row == nullptr) return false;
-  out->set_position(row->position);
-  out->set_logits(row->logits.data(), row->logits.size() * sizeof(float));
-  return true;
+bool ConvertScore(const Event& event, bool half, v1::ScoreEvent* out) {
+  out->Clear();
+  if (const auto* row = std::get_if<LogitsEvent>(&event)) {
+    out->set_position(row->position);
+    WriteLogits(row->logits, half, out);
+    return true;
+  }
+  if (const auto* score = std::get_if<PromptTokenEvent>(&event)) {
+    out->set_position(score->position);
+    out->set_id(score->token);
+    out->set_logprob(score->logprob);
+    WriteTop(score->top, out);
+    out->set_rest(score->rest);
+    for (const TokenLogprob& t : score->named) WriteLogprob(t, out->add_named());
+    if (!score->logits.empty()) WriteLogits(score->logits, half, out);
+    return true;
+  }
+  return false;
 }
 
 // The status with which a terminal event ends a call; nullopt: the event is not terminal.
@@ -132,10 +153,12 @@ template <typename Message>
 class StreamCall : public grpc::ServerWriteReactor<Message> {
  public:
   using Open = std::function<StatusOr<std::unique_ptr<EventStream>>(StreamOptions)>;
+  // False: the event has no message.
+  using Converter = std::function<bool(const Event&, Message*)>;
   // `id`: what the client knows the request by. `seen`: tokens whose events it has.
   StreamCall(grpc::CallbackServerContext* context, CallRecord record, const std::string& id, uint64_t seen,
-             const Open& open)
-      : context_(context), record_(std::move(record)), seen_(seen) {
+             const Open& open, Converter convert)
+      : context_(context), convert_(std::move(convert)), record_(std::move(record)), seen_(seen) {
     context->AddInitialMetadata("x-request-id", id);
     // Tells an end that the coordinator gives from a connection that broke.
     context->AddTrailingMetadata("x-request-id", id);
@@ -195,7 +218,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
     while (const std::optional<Event> event = stream_->TryNext()) {
       const bool seen = seen_ > 0 && std::holds_alternative<TokenEvent>(*event);
       if (seen) --seen_;
-      const bool has_message = !seen && Convert(*event, &message_);
+      const bool has_message = !seen && convert_(*event, &message_);
       const std::optional<grpc::Status> end = EndOf(*event);
       if (end) record_.end = static_cast<absl::StatusCode>(end->error_code());
       if (const auto* finished = std::get_if<Finished>(&*event)) record_.usage = finished->usage;
@@ -212,6 +235,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
   }
 
   grpc::CallbackServerContext* const context_;
+  const Converter convert_;
   Mutex mutex_;
   CallRecord record_ GYRE_GUARDED_BY(mutex_);
   uint64_t seen_ GYRE_GUARDED_BY(mutex_);
@@ -230,6 +254,19 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   if (r.has_max_new_tokens()) q.max_new_tokens = r.max_new_tokens();
   q.generated.assign(r.generated().begin(), r.generated().end());
   q.predicted.assign(r.prediction().begin(), r.prediction().end());
+  return q;
+}
+
+Question ReadScore(const v1::ScoreRequest& r) {
+  Question q{.input = IdsInput(r.ids().begin(), r.ids().end())};
+  q.cache_salt = r.cache_salt();
+  q.tenant = r.tenant();
+  q.priority = r.priority();
+  q.prompt_logits = !r.has_score_from();
+  if (!r.has_score_from()) return q;
+  ScoreSettings& score = q.score.emplace();
+  score = {.from = r.score_from(), .top = r.top(), .logits = r.logits(), .generated = r.generated()};
+  for (const v1::Ids& ids : r.named()) score.named.emplace_back(ids.ids().begin(), ids.ids().end());
   return q;
 }
 
@@ -257,16 +294,24 @@ class InferenceService : public v1::Inference::CallbackService {
     if (!r->request_id().empty()) return Reattach(context, *r, q.tenant);
     const CallRecord call = NewCall("Generate");
     const std::string id = service_.streams().keeps() ? NewRequestId(call.id) : call.id;
-    return new StreamCall<v1::GenerateEvent>(context, call, id, r->resume_after(), Asking(std::move(q), call.id, id));
+    return new StreamCall<v1::GenerateEvent>(context, call, id, r->resume_after(), Asking(std::move(q), call.id, id),
+                                             Convert);
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
-    Question q{.input = IdsInput(r->ids().begin(), r->ids().end())};
-    q.prompt_logits = true;
+    Question q = ReadScore(*r);
     KeepApart(CallerOf(*context->auth_context()), &q);
     const CallRecord call = NewCall("Score");
-    return new StreamCall<v1::ScoreEvent>(context, call, call.id, 0, Asking(std::move(q), call.id, ""));
+    const auto convert = [half = r->half(), scored = r->has_score_from()](const Event& event, v1::ScoreEvent* out) {
+      if (ConvertScore(event, half, out)) return true;
+      if (!scored) return false;
+      if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out->mutable_finished()), true;
+      const auto* waiting = std::get_if<Waiting>(&event);
+      if (waiting != nullptr) out->mutable_notice()->set_text(PrintableSentence(Message(waiting->why)));
+      return waiting != nullptr;
+    };
+    return new StreamCall<v1::ScoreEvent>(context, call, call.id, 0, Asking(std::move(q), call.id, ""), convert);
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -321,7 +366,8 @@ class InferenceService : public v1::Inference::CallbackService {
 
  private:
   // Begins what a client asks.
-  StreamCall<v1::GenerateEvent>::Open Asking(Question q, const std::string& call, const std::string& id) {
+  std::function<StatusOr<std::unique_ptr<EventStream>>(StreamOptions)> Asking(Question q, const std::string& call,
+                                                                              const std::string& id) {
     return [this, q = std::move(q), call, id](StreamOptions options) mutable -> StatusOr<std::unique_ptr<EventStream>> {
       GYRE_ASSIGN_OR_RETURN(Request request, service_.MakeRequest(std::move(q)));
       request.id = call;
@@ -336,7 +382,8 @@ class InferenceService : public v1::Inference::CallbackService {
     call.id = CallOf(id);
     return new StreamCall<v1::GenerateEvent>(
         context, std::move(call), id, r.resume_after(),
-        [this, id, tenant](StreamOptions options) { return service_.Reattach(id, tenant, std::move(options)); });
+        [this, id, tenant](StreamOptions options) { return service_.Reattach(id, tenant, std::move(options)); },
+        Convert);
   }
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};

@@ -1,6 +1,7 @@
 #include "coordinator/http/admission.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "coordinator/http/request_log.h"
 #include "fmt/core.h"
 
@@ -32,7 +33,11 @@ std::optional<ApiError> CheckBodyType(const HttpRequest& request) {
   // curl -d, as ollama's own examples have it, sends another type. A browser says where its request comes from.
   const bool browser = request.Header("origin") != nullptr || request.Header("sec-fetch-site") != nullptr;
   const bool any_type = StyleOf(request.path) == ApiStyle::kOllama && !browser;
-  if (!any_type && !MayBeJson(request.Header("content-type"))) {
+  // A file that is uploaded; a browser may send such a form to any server, so from there it is refused.
+  const std::string* type = request.Header("content-type");
+  const bool form = request.path == "/v1/files" && !browser && type != nullptr &&
+                    absl::StartsWithIgnoreCase(*type, "multipart/form-data");
+  if (!any_type && !form && !MayBeJson(type)) {
     return ApiError{.status = 415,
                     .message =
                         "the body must be application/json; say so by the header Content-Type: application/json "

@@ -16,6 +16,7 @@
 #include "model/weights.h"
 
 namespace gyre {
+class BatchStore;
 class Cluster;
 class ResponseStore;
 class Tracer;
@@ -46,6 +47,7 @@ struct ApiContext {
   // The flags of the engine that the server was started with, by their long names.
   std::vector<std::pair<std::string, std::string>> flags;
   ResponseStore* responses = nullptr;  // of /v1/responses; null: none are kept
+  BatchStore* batches = nullptr;       // null: no /v1/files and /v1/batches
   Tracer* tracer = nullptr;            // null: no /v1/cluster/trace
   bool split_reasoning = true;         // reasoning_content beside content
   bool metrics_open = false;           // anyone may read /metrics

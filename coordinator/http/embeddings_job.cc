@@ -11,9 +11,8 @@ namespace {
 
 constexpr size_t kAtOnce = 32;  // requests to the engine
 
-// Keeps the first `dimensions` values and gives them the length one. A vector of zeros stays.
-void NormalizeEmbedding(size_t dimensions, std::vector<float>* vector) {
-  vector->resize(std::min(dimensions, vector->size()));
+// Gives the vector the length one. A vector of zeros stays.
+void NormalizeEmbedding(std::vector<float>* vector) {
   double sum = 0;
   for (float v : *vector) sum += double{v} * v;
   const double scale = sum > 0 ? 1 / std::sqrt(sum) : 0;
@@ -61,7 +60,10 @@ Awaitable<void> RunEmbeddings(
   HttpResponse response;
   if (!error) {
     std::function<void()> write_body = [&] {
-      for (std::vector<float>& vector : job.vectors) NormalizeEmbedding(job.dimensions, &vector);
+      for (std::vector<float>& vector : job.vectors) {
+        vector.resize(std::min(job.dimensions, vector.size()));
+        if (job.normalize) NormalizeEmbedding(&vector);
+      }
       response.body = write(job);
     };
     posted = co_await RunOnService(exchange, context.service, std::move(write_body));

@@ -22,7 +22,8 @@ struct EmbeddingsJob {
   std::vector<Request> requests;
   bool base64 = false;
   size_t dimensions = 0;                    // the vectors keep so many values
-  std::vector<std::vector<float>> vectors;  // [input], each of the length one; a vector of zeros stays
+  bool normalize = true;                    // they get the length one; a vector of zeros stays
+  std::vector<std::vector<float>> vectors;  // [input]
   uint64_t tokens = 0;
 };
 

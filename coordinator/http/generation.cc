@@ -61,6 +61,7 @@ std::string CommentOf(const Event& event) {
 StreamOptions Generation::Waking() const {
   StreamOptions options;
   options.ready = exchange_.waker();
+  options.may_stall = in_order_;  // a client that takes nothing is found by its connection
   return options;
 }
 
@@ -105,9 +106,10 @@ std::optional<ApiError> Generation::Open(std::vector<Request> requests, bool str
 
 std::optional<Generation::Item> Generation::TryNext() {
   for (size_t tried = 0; tried < streams_.size(); ++tried) {
-    const size_t index = turn_++ % streams_.size();
+    const size_t index = in_order_ ? tried : turn_++ % streams_.size();
     if (streams_[index] == nullptr) continue;
     std::optional<Event> event = streams_[index]->TryNext();
+    if (!event && in_order_) return std::nullopt;
     if (!event) continue;
     if (const auto* finished = std::get_if<Finished>(&*event)) {
       exchange_.CountTokens(finished->usage.prompt_tokens, finished->usage.generated_tokens);

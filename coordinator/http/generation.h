@@ -44,6 +44,11 @@ class Generation {
     stream_ = stream;
     return Start(std::move(requests), EventIds());
   }
+  // Like Start; events of a request come only when those before it have ended. The later ones are held back meanwhile.
+  std::optional<ApiError> StartInOrder(std::vector<Request> requests) {
+    in_order_ = true;
+    return Start(std::move(requests), false);
+  }
   // Like Start, or with the header Last-Event-ID takes up the stream that the client has seen events of. Then
   // `requests` give only their number, and all events come again, from the first one on. `ids`: of the events to be
   // written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: the stream in the
@@ -75,7 +80,7 @@ class Generation {
   Exchange& exchange_;
   const ApiContext& context_;
   Service& service_;
-  bool stream_ = false;
+  bool stream_ = false, in_order_ = false;
   Deadline ring_deadline_ = kNoDeadline;               // of a wait for a ring
   std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended
   std::vector<std::unique_ptr<EventStream>> ended_;    // can be reattached as long as the others

@@ -28,11 +28,12 @@ std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http,
   }
   job->dimensions = static_cast<size_t>(fields.Integer("dimensions", 1, spec.dim).value_or(spec.dim));
   const std::string pooling = fields.String("pooling").value_or("mean");
-  if (pooling != "mean" && pooling != "last") {
-    fields.Fail(BadRequest(fmt::format("pooling is {}; it may be mean or last", pooling), "pooling"));
+  if (pooling != "mean" && pooling != "last" && pooling != "cls") {
+    fields.Fail(BadRequest(fmt::format("pooling is {}; it may be mean, last or cls", pooling), "pooling"));
   }
   Question question;
-  question.embedding = pooling == "last" ? Pooling::kLast : Pooling::kMean;
+  question.embedding = pooling == "last" ? Pooling::kLast : pooling == "cls" ? Pooling::kFirst : Pooling::kMean;
+  job->normalize = fields.Bool("normalize").value_or(true);
   question.tenant = http.caller.tenant;
   question.priority = ReadPriority(fields);
   question.cache_salt = ReadCacheSalt(fields);

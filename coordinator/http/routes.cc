@@ -1,6 +1,7 @@
 #include "coordinator/http/routes.h"
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/batch_routes.h"
 #include "coordinator/http/cluster_routes.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
@@ -8,6 +9,8 @@
 #include "coordinator/http/ollama.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/page_routes.h"
+#include "coordinator/http/rerank.h"
+#include "coordinator/http/score.h"
 
 namespace gyre::http {
 
@@ -16,6 +19,9 @@ void AddAllRoutes(Router& router, ApiContext& context) {
   AddClusterRoutes(router, context);
   AddMetricsRoutes(router, context);
   AddOpenAiRoutes(router, context);
+  AddScoreRoutes(router, context);
+  AddRerankRoutes(router, context);
+  AddBatchRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);
   AddOllamaRoutes(router, context);

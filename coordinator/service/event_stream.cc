@@ -19,7 +19,9 @@ size_t BytesOf(const Event& event) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
     bytes += token->text.size() + token->top.size() * sizeof(TokenLogprob);
   }
-  if (const auto* token = std::get_if<PromptTokenEvent>(&event)) bytes += token->top.size() * sizeof(TokenLogprob);
+  if (const auto* token = std::get_if<PromptTokenEvent>(&event)) {
+    bytes += (token->top.size() + token->named.size()) * sizeof(TokenLogprob) + token->logits.size() * sizeof(float);
+  }
   if (const auto* logits = std::get_if<LogitsEvent>(&event)) bytes += logits->logits.size() * sizeof(float);
   if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) bytes += embedding->values.size() * sizeof(float);
   if (const auto* waiting = std::get_if<Waiting>(&event)) bytes += waiting->why.message().size();
@@ -288,7 +290,7 @@ size_t EventStreams::queued_bytes() const { return shared_->queued; }
 bool EventStreams::keeps() const { return shared_->keeper != nullptr; }
 
 StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, StreamOptions options) {
-  const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
+  const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs && !request.score;
   const bool kept = keeps() && text && !request.reattach_id.empty();
   return Open(std::move(request), std::move(options), kept ? shared_->keeper->NewReader() : 0, true);
 }
@@ -311,7 +313,7 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Reattach(const std::string&
 
 StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, StreamOptions options, uint64_t reader,
                                                           bool begins) {
-  const bool scoring = request.prompt_logits;
+  const bool scoring = request.prompt_logits || (request.score && request.score->logits);
   const StreamLimits& limits = shared_->limits;
   {
     MutexLock lock(&shared_->mutex);

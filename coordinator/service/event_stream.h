@@ -28,8 +28,9 @@ struct EngineCalls {
 EngineCalls CallsOf(Engine& engine);
 
 struct StreamLimits {
-  size_t streams = 1024;                      // at once
-  size_t scoring_streams = 2;                 // those with prompt_logits: one step of theirs is many megabytes
+  size_t streams = 1024;  // at once
+  // Those with all logits of their prompts: each may have SchedulerOptions::sequence_answer_bytes beyond its limit.
+  size_t scoring_streams = 32;
   size_t stream_bytes = size_t{4} << 20;      // above, the sequence is held back until half of it was read
   size_t total_bytes = size_t{1} << 30;       // above, a stream that is over its own limit is dropped
   Duration stall = std::chrono::seconds(60);  // a reader that takes nothing for so long is given up

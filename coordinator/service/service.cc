@@ -178,7 +178,7 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
                       request.prompt.size(), context_);
   }
   const auto room = static_cast<uint32_t>(context_ - request.prompt.size());
-  const bool generates = !question.prompt_logits && !question.embedding;
+  const bool generates = !question.prompt_logits && !question.embedding && !question.score;
   const uint32_t unasked = limits_.unasked_tokens > 0 ? limits_.unasked_tokens : room;
   request.max_new_tokens = generates ? question.max_new_tokens.value_or(unasked) : 0;
   for (const TokenId id : question.generated) request.generated.push_back({.token = id});

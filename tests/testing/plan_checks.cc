@@ -30,12 +30,41 @@ Status PlanChecks::CheckPlan(const StepPlan& plan, const SchedulerStats& before,
     if (o_.chunked_prefill && item.count - drafts > o_.chunk)
       return Internal("sequence {} has a chunk of {}", Num(item.seq), item.count);
   }
+  if (o_.chunked_prefill) GYRE_RETURN_IF_ERROR(CheckAnswers(plan, live, flights));
   if (rows > o_.max_rows && (o_.chunked_prefill || rows - largest >= o_.max_rows))
     return Internal("a step of {} rows", rows);
   if (decodes > 0 && plan.items.size() > 1 && o_.step_tokens > 0 && o_.chunked_prefill && prompts > o_.step_tokens)
     return Internal("{} prompt rows beside {} that decode", prompts, decodes);
   const uint32_t groups = std::min(o_.decode_groups, o_.max_in_flight);
   if (decodes > (before.decode + groups - 1) / groups) return Internal("{} decode rows of {}", decodes, before.decode);
+  return absl::OkStatus();
+}
+
+// The answers on their way stay within their limits; a single row may pass them.
+Status PlanChecks::CheckAnswers(const StepPlan& plan, const Sequences& live, const Flights& flights) const {
+  const auto bytes = [](const TrackedSequence& s, const StepItem& item) -> uint64_t {
+    const uint32_t from = std::max(item.first_position, s.answers.first),
+                   to = std::min(item.known_end(), s.answers.end);
+    return from < to ? (to - from) * s.answers.bytes_each : 0;
+  };
+  uint64_t all = 0, largest = 0;
+  std::map<SeqId, uint64_t> of;
+  const auto add = [&](const StepItem& item) {
+    const auto it = live.find(item.seq);
+    if (it == live.end()) return;
+    all += bytes(it->second, item);
+    of[item.seq] += bytes(it->second, item);
+    largest = std::max(largest, it->second.answers.bytes_each);
+  };
+  for (const StepInFlight& flight : flights) {
+    for (const StepInFlight::Rows& rows : flight.items) add(rows.item);
+  }
+  for (const StepItem& item : plan.items) add(item);
+  if (all > std::max(o_.answer_bytes, largest)) return Internal("{} bytes of answers are on their way", all);
+  for (const auto& [id, n] : of) {
+    if (n > std::max(o_.sequence_answer_bytes, largest))
+      return Internal("{} bytes of answers of sequence {} are on their way", n, Num(id));
+  }
   return absl::OkStatus();
 }
 
@@ -57,7 +86,8 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
   if (!s.started) {
     if (item.first_position != cached || cached % o_.block_size != 0)
       return Internal("sequence {} starts at {}", id, item.first_position);
-    if (cached > 0 && (s.all_rows || !o_.prefix_cache)) return Internal("sequence {} takes {} rows", id, cached);
+    if (cached > s.answers.first || (cached > 0 && !o_.prefix_cache))
+      return Internal("sequence {} takes {} rows", id, cached);
   }
   const uint32_t launched = s.started ? s.launched : cached;
   if (end <= item.first_position || item.first_position != launched || end > s.tokens.size()) {

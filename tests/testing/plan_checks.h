@@ -29,6 +29,7 @@ class PlanChecks {
   uint64_t most_windowed() const { return most_windowed_; }
 
  private:
+  Status CheckAnswers(const StepPlan& plan, const Sequences& live, const Flights& flights) const;
   Status CheckDrafts(const StepItem& item, const TrackedSequence& s) const;
   Status CheckRows(const StepItem& item, const TrackedSequence& s, uint32_t cached) const;
   Status CheckMemory(const StepItem& item);

@@ -22,6 +22,7 @@ struct Outcome {
   std::vector<float> logprobs, prompt_logprobs;
   std::vector<uint32_t> prompt_positions;
   std::vector<std::vector<TokenLogprob>> top, prompt_top;
+  std::vector<PromptTokenEvent> scores;  // all of prompt_logprobs, or of Request::score
   std::vector<float> embedding;
   std::vector<Status> waits;  // why it waited
   std::vector<PromptProgress> progress;
@@ -107,6 +108,7 @@ class Runner {
       o.prompt_positions.push_back(prompt->position);
       o.prompt_logprobs.push_back(prompt->logprob);
       o.prompt_top.push_back(prompt->top);
+      o.scores.push_back(*prompt);
     } else if (auto* embedding = std::get_if<EmbeddingEvent>(&event)) {
       o.embedding = embedding->values;
     } else if (auto* row = std::get_if<LogitsEvent>(&event)) {

@@ -86,13 +86,17 @@ void SchedulerWorld::Add() {
   p.priority = Chance(0.2) ? Between(-1, 1) : 0;
   p.tenant = static_cast<uint64_t>(Between(0, 2));
   p.salt = Chance(0.1) ? 1 : 0;
-  p.needs_all_rows = Chance(0.1);
+  if (Chance(0.2)) {
+    p.answers = {.first = static_cast<uint32_t>(Between(0, length - 1)),
+                 .end = static_cast<uint32_t>(length),
+                 .bytes_each = 100};
+  }
   TrackedSequence s;
   s.tokens = p.tokens;
   s.prompt = p.tokens.size();
   s.salt = p.salt;
   s.max_positions = p.max_positions;
-  s.all_rows = p.needs_all_rows;
+  s.answers = p.answers;
   const Status status = scheduler_.Add(id, std::move(p));
   if (!status.ok()) return Fail("Add: {}", Message(status));
   s.incarnation = scheduler_.Incarnation(id);

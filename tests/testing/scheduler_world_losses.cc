@@ -104,8 +104,7 @@ void SchedulerWorld::TakeOver() {
   replica_.Forget();
   stage_.ForgetFull();
   for (auto& [id, s] : live_) {
-    SequenceParams p{
-        .tokens = s.tokens, .max_positions = s.max_positions, .needs_all_rows = s.all_rows, .salt = s.salt};
+    SequenceParams p{.tokens = s.tokens, .max_positions = s.max_positions, .answers = s.answers, .salt = s.salt};
     p.generated = static_cast<uint32_t>(s.tokens.size() - s.prompt);
     const Status status = scheduler_.Add(id, std::move(p));
     if (!status.ok()) return Fail("Add after a restart: {}", Message(status));

@@ -7,7 +7,7 @@ namespace gyre::testing {
 TrackedSequence TrackedSequence::Anew() const {
   TrackedSequence out;
   out.tokens = tokens, out.prompt = prompt, out.salt = salt;
-  out.max_positions = max_positions, out.all_rows = all_rows;
+  out.max_positions = max_positions, out.answers = answers;
   return out;
 }
 
@@ -87,7 +87,7 @@ void TrackedSequence::Shift(int keep, int drop, TokenId token) {
   tokens.push_back(token);
   tokens.erase(tokens.begin() + keep, tokens.begin() + keep + drop);
   prompt = tokens.size();
-  all_rows = false;
+  answers = {};
   lost_end = static_cast<uint32_t>(tokens.size()) + 1;
   proven = failed_from = failed_end = 0;
 }

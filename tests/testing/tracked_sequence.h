@@ -12,7 +12,7 @@ namespace gyre::testing {
 
 struct TrackedSequence : RowInputs {
   uint32_t max_positions = 0;
-  bool all_rows = false;
+  RowAnswers answers;
   uint32_t incarnation = 0;
   uint32_t launched = 0, landed = 0;         // positions
   uint32_t in_flight = 0;                    // steps

@@ -1,0 +1,40 @@
+// Lines of OpenAI's batches: requests in one file, answers in another. Pure.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct BatchRequest {
+  std::string custom_id;  // its client's name for it, once in a file
+  std::string method;     // POST
+  std::string path;       // "/v1/chat/completions"
+  std::string body;       // JSON, an object
+};
+
+// {"custom_id": "...", "method": "POST", "url": "/v1/...", "body": {...}}. kInvalidArgument: it is no such object, or
+// the path is not one of `paths`.
+StatusOr<BatchRequest> ReadBatchRequest(std::string_view line, const std::vector<std::string>& paths);
+// The paths that a batch may ask.
+const std::vector<std::string>& BatchPaths();
+
+// All of a file, whose empty lines count for nothing. The error names the line. kInvalidArgument: as ReadBatchRequest,
+// a custom_id stands twice, or there is no request.
+StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::vector<std::string>& paths);
+
+// The line of an answer, with its line feed: {"id", "custom_id", "response": {"status_code", "request_id", "body"},
+// "error": null}. `body`: JSON, or any text, which then stands as a string.
+std::string BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
+                        std::string_view body);
+// The same for a request that got no answer: "response" is null.
+std::string BatchFailure(const BatchRequest& request, std::string_view code, std::string_view message);
+// The custom_id of an answer's line; "": it is no such line.
+std::string AnsweredId(std::string_view line);
+
+}  // namespace gyre

@@ -1,0 +1,377 @@
+#include "batch/batch_store.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "base/counted.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/unix_time.h"
+#include "fmt/core.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::array<std::string_view, 4> kStateNames = {"in_progress", "cancelling", "completed", "cancelled"};
+
+std::string NewId(std::string_view prefix) {
+  std::array<unsigned char, 12> bytes{};
+  [[maybe_unused]] const ssize_t n = getrandom(bytes.data(), bytes.size(), 0);
+  std::string id(prefix);
+  for (const unsigned char b : bytes) id += fmt::format("{:02x}", b);
+  return id;
+}
+
+StatusOr<std::string> ReadWhole(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return FileError(path, "can't be read", errno);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (in.bad()) return FileError(path, "can't be read", errno);
+  return text.str();
+}
+
+bool IsRunning(BatchState state) { return state == BatchState::kInProgress || state == BatchState::kCancelling; }
+
+json::object Describe(const StoredFile& f) {
+  return {{"kind", "file"},   {"id", f.id},           {"name", f.name},    {"purpose", f.purpose},
+          {"bytes", f.bytes}, {"created", f.created}, {"tenant", f.tenant}};
+}
+json::object Describe(const StoredBatch& b) {
+  const std::string_view state = NameOf(b.state);
+  return {{"kind", "batch"},        {"id", b.id},
+          {"endpoint", b.endpoint}, {"input", b.input},
+          {"output", b.output},     {"errors", b.errors},
+          {"metadata", b.metadata}, {"state", json::string(state.data(), state.size())},
+          {"created", b.created},   {"ended", b.ended},
+          {"tenant", b.tenant},     {"total", b.total}};
+}
+
+std::string Text(const json::object& o, const char* name) { return std::string(o.at(name).as_string()); }
+template <typename T>
+T Number(const json::object& o, const char* name) {
+  return o.at(name).to_number<T>();
+}
+
+template <typename T>
+std::vector<T> NewestFirst(const std::map<std::string, T>& all, uint64_t tenant) {
+  std::vector<T> out;
+  for (const auto& [id, one] : all) {
+    if (one.tenant == tenant) out.push_back(one);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const T& a, const T& b) { return a.created > b.created; });
+  return out;
+}
+
+}  // namespace
+
+std::string_view NameOf(BatchState state) { return kStateNames[static_cast<size_t>(state)]; }
+
+StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const std::string& folder, const BatchLimits& limits) {
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
+  std::unique_ptr<BatchStore> store(new BatchStore(folder, limits));
+  MutexLock lock(&store->mutex_);
+  GYRE_RETURN_IF_ERROR(store->Load());
+  return store;
+}
+
+Status BatchStore::Load() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() != ".json") continue;
+    GYRE_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
+    try {
+      const json::value value = json::parse(text);
+      const json::object& o = value.as_object();
+      if (Text(o, "kind") == "file") {
+        files_[Text(o, "id")] = {.id = Text(o, "id"),
+                                 .name = Text(o, "name"),
+                                 .purpose = Text(o, "purpose"),
+                                 .bytes = Number<uint64_t>(o, "bytes"),
+                                 .created = Number<int64_t>(o, "created"),
+                                 .tenant = Number<uint64_t>(o, "tenant")};
+        continue;
+      }
+      StoredBatch b{.id = Text(o, "id"),
+                    .endpoint = Text(o, "endpoint"),
+                    .input = Text(o, "input"),
+                    .output = Text(o, "output"),
+                    .errors = Text(o, "errors"),
+                    .metadata = Text(o, "metadata"),
+                    .created = Number<int64_t>(o, "created"),
+                    .ended = Number<int64_t>(o, "ended"),
+                    .tenant = Number<uint64_t>(o, "tenant"),
+                    .total = Number<uint64_t>(o, "total")};
+      const auto state = std::find(kStateNames.begin(), kStateNames.end(), Text(o, "state"));
+      if (state == kStateNames.end()) return DataLoss("{}: its state is not known", path);
+      b.state = static_cast<BatchState>(state - kStateNames.begin());
+      batches_[b.id] = std::move(b);
+    } catch (const std::exception& e) {
+      return DataLoss("{}: {}", path, e.what());
+    }
+  }
+  if (error) return FileError(folder_, "can't be read", error.value());
+  for (auto& [id, batch] : batches_) {
+    GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
+    batch.completed = running.answers->size();
+    batch.failed = running.failures->size();
+    if (!IsRunning(batch.state)) continue;
+    Log(LogLevel::kInfo, "batch {} goes on: {} of {} have answers", id, batch.completed + batch.failed,
+        Counted(batch.total, "request"));
+    running_[id] = std::move(running);
+    // It may be that only the note of its end is missing.
+    if (!EndIfDone(&batch)) continue;
+    for (const std::string& file : {batch.output, batch.errors}) GYRE_RETURN_IF_ERROR(Write(files_.at(file)));
+    GYRE_RETURN_IF_ERROR(Write(batch));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<BatchStore::Running> BatchStore::Begin(const StoredBatch& batch) const {
+  Running running;
+  GYRE_ASSIGN_OR_RETURN(running.answers, ResultsFile::Open(ContentPath(batch.output)));
+  GYRE_ASSIGN_OR_RETURN(running.failures, ResultsFile::Open(ContentPath(batch.errors)));
+  if (batch.state != BatchState::kInProgress) return running;
+  GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(batch.input)));
+  GYRE_ASSIGN_OR_RETURN(running.requests, ReadBatch(text, {batch.endpoint}));
+  std::erase_if(running.requests, [&running](const BatchRequest& r) {
+    return running.answers->Has(r.custom_id) || running.failures->Has(r.custom_id);
+  });
+  std::reverse(running.requests.begin(), running.requests.end());
+  return running;
+}
+
+bool BatchStore::EndIfDone(StoredBatch* batch) {
+  const auto it = running_.find(batch->id);
+  if (it == running_.end() || it->second.in_flight > 0) return false;
+  const bool cancelled = batch->state == BatchState::kCancelling;
+  if (!cancelled && !it->second.requests.empty()) return false;
+  batch->state = cancelled ? BatchState::kCancelled : BatchState::kCompleted;
+  batch->ended = UnixSeconds();
+  for (const auto& [id, file] : {std::pair(batch->output, it->second.answers), {batch->errors, it->second.failures}}) {
+    files_[id] = {.id = id,
+                  .name = id + ".jsonl",
+                  .purpose = "batch_output",
+                  .bytes = file->bytes(),
+                  .created = batch->ended,
+                  .tenant = batch->tenant};
+  }
+  running_.erase(it);
+  return true;
+}
+
+Status BatchStore::WriteEnded(const StoredBatch& batch) const {
+  std::vector<StoredFile> files;
+  {
+    MutexLock lock(&mutex_);
+    for (const std::string& id : {batch.output, batch.errors}) {
+      if (const auto it = files_.find(id); it != files_.end()) files.push_back(it->second);
+    }
+  }
+  for (const StoredFile& file : files) GYRE_RETURN_IF_ERROR(Write(file));
+  return Write(batch);
+}
+
+Status BatchStore::Write(const StoredBatch& batch) const {
+  return ReplaceFile(InfoPath(batch.id), json::serialize(Describe(batch)), 0600);
+}
+Status BatchStore::Write(const StoredFile& file) const {
+  return ReplaceFile(InfoPath(file.id), json::serialize(Describe(file)), 0600);
+}
+
+StatusOr<StoredFile> BatchStore::AddFile(uint64_t tenant, std::string name, std::string purpose,
+                                         std::string_view bytes) {
+  if (purpose != "batch") return InvalidArgument("purpose is {}; it must be batch", purpose);
+  if (bytes.size() > limits_.file_bytes)
+    return InvalidArgument("the file has {} bytes, at most {} are taken", bytes.size(), limits_.file_bytes);
+  StoredFile file{.id = NewId("file-"),
+                  .name = std::move(name),
+                  .purpose = std::move(purpose),
+                  .bytes = bytes.size(),
+                  .created = UnixSeconds(),
+                  .tenant = tenant};
+  {
+    MutexLock lock(&mutex_);
+    if (files_.size() >= limits_.files)
+      return ResourceExhausted("there are {} already; delete some", Counted(files_.size(), "file"));
+  }
+  // Nobody else knows the new id, so the lock is not held over the disk.
+  GYRE_RETURN_IF_ERROR(CreateFile(ContentPath(file.id), bytes, 0600));
+  GYRE_RETURN_IF_ERROR(Write(file));
+  MutexLock lock(&mutex_);
+  files_[file.id] = file;
+  return file;
+}
+
+StatusOr<StoredFile> BatchStore::FindFile(uint64_t tenant, const std::string& id) const {
+  MutexLock lock(&mutex_);
+  const auto it = files_.find(id);
+  if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", id);
+  return it->second;
+}
+
+std::vector<StoredFile> BatchStore::Files(uint64_t tenant) const {
+  MutexLock lock(&mutex_);
+  return NewestFirst(files_, tenant);
+}
+
+StatusOr<std::string> BatchStore::Content(uint64_t tenant, const std::string& id) const {
+  GYRE_RETURN_IF_ERROR(FindFile(tenant, id).status());
+  return ReadWhole(ContentPath(id));
+}
+
+Status BatchStore::RemoveFile(uint64_t tenant, const std::string& id) {
+  bool result = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = files_.find(id);
+    if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", id);
+    for (const auto& [name, batch] : batches_) {
+      if (IsRunning(batch.state) && batch.input == id)
+        return FailedPrecondition("the batch {} needs the file {}", name, id);
+      // Of a batch that has ended the file stays, without a name for clients, as it says what the batch has done.
+      result |= batch.output == id || batch.errors == id;
+    }
+    files_.erase(it);
+  }
+  if (::unlink(InfoPath(id).c_str()) != 0) return FileError(InfoPath(id), "can't be removed", errno);
+  if (!result && ::unlink(ContentPath(id).c_str()) != 0) return FileError(ContentPath(id), "can't be removed", errno);
+  return absl::OkStatus();
+}
+
+StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& file, const std::string& endpoint,
+                                         const std::string& metadata) {
+  const std::vector<std::string>& paths = BatchPaths();
+  if (std::find(paths.begin(), paths.end(), endpoint) == paths.end())
+    return InvalidArgument("endpoint is {}, which no batch can ask", endpoint);
+  GYRE_ASSIGN_OR_RETURN(const std::string text, Content(tenant, file));
+  const StatusOr<std::vector<BatchRequest>> requests = ReadBatch(text, {endpoint});
+  if (!requests.ok()) return Annotate(requests.status(), fmt::format("the file {}", file));
+  if (requests->size() > limits_.requests) {
+    return InvalidArgument("the file {} has {}, at most {} are taken", file, Counted(requests->size(), "request"),
+                           limits_.requests);
+  }
+  StoredBatch batch{.id = NewId("batch_"),
+                    .endpoint = endpoint,
+                    .input = file,
+                    .output = NewId("file-"),
+                    .errors = NewId("file-"),
+                    .metadata = metadata,
+                    .created = UnixSeconds(),
+                    .tenant = tenant,
+                    .total = requests->size()};
+  {
+    MutexLock lock(&mutex_);
+    if (batches_.size() >= limits_.batches)
+      return ResourceExhausted("there are {} already", Counted(batches_.size(), "batch", "batches"));
+  }
+  GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
+  GYRE_RETURN_IF_ERROR(Write(batch));
+  MutexLock lock(&mutex_);
+  running_[batch.id] = std::move(running);
+  batches_[batch.id] = batch;
+  return batch;
+}
+
+StatusOr<StoredBatch> BatchStore::Find(uint64_t tenant, const std::string& id) const {
+  MutexLock lock(&mutex_);
+  const auto it = batches_.find(id);
+  if (it == batches_.end() || it->second.tenant != tenant) return NotFound("there is no batch {}", id);
+  return it->second;
+}
+
+std::vector<StoredBatch> BatchStore::Batches(uint64_t tenant) const {
+  MutexLock lock(&mutex_);
+  return NewestFirst(batches_, tenant);
+}
+
+StatusOr<StoredBatch> BatchStore::Cancel(uint64_t tenant, const std::string& id) {
+  StoredBatch now;
+  bool ended = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = batches_.find(id);
+    if (it == batches_.end() || it->second.tenant != tenant) return NotFound("there is no batch {}", id);
+    StoredBatch& batch = it->second;
+    if (batch.state == BatchState::kCancelling) return batch;
+    if (!IsRunning(batch.state)) return FailedPrecondition("the batch {} is {}", id, NameOf(batch.state));
+    batch.state = BatchState::kCancelling;
+    running_.at(id).requests.clear();
+    ended = EndIfDone(&batch);
+    now = batch;
+  }
+  // Should its end be written before this, the next start finds that nothing is left and ends it again.
+  GYRE_RETURN_IF_ERROR(ended ? WriteEnded(now) : Write(now));
+  return now;
+}
+
+std::optional<BatchStore::Job> BatchStore::Take() {
+  MutexLock lock(&mutex_);
+  const StoredBatch* oldest = nullptr;
+  for (const auto& [id, running] : running_) {
+    const StoredBatch& batch = batches_.at(id);
+    if (!running.requests.empty() && (oldest == nullptr || batch.created < oldest->created)) oldest = &batch;
+  }
+  if (oldest == nullptr) return std::nullopt;
+  Running& running = running_.at(oldest->id);
+  Job job{.batch = oldest->id, .tenant = oldest->tenant, .request = std::move(running.requests.back())};
+  running.requests.pop_back();
+  ++running.in_flight;
+  return job;
+}
+
+void BatchStore::PutBack(const Job& job) {
+  StoredBatch now;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = running_.find(job.batch);
+    if (it == running_.end()) return;
+    --it->second.in_flight;
+    StoredBatch& batch = batches_.at(job.batch);
+    if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.request);
+    if (!EndIfDone(&batch)) return;
+    now = batch;
+  }
+  const Status written = WriteEnded(now);
+  if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", job.batch, Message(written));
+}
+
+Status BatchStore::Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body) {
+  const bool fine = status_code == 200;
+  std::shared_ptr<ResultsFile> file;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = running_.find(job.batch);
+    if (it == running_.end()) return Internal("the batch {} does not run", job.batch);
+    file = fine ? it->second.answers : it->second.failures;
+  }
+  Status written = file->Add(job.request.custom_id, BatchAnswer(job.request, status_code, request_id, body));
+  if (written.ok()) written = file->Sync();
+  StoredBatch now;
+  {
+    MutexLock lock(&mutex_);
+    --running_.at(job.batch).in_flight;
+    StoredBatch& batch = batches_.at(job.batch);
+    if (written.ok()) ++(fine ? batch.completed : batch.failed);
+    if (!EndIfDone(&batch)) return written;
+    now = batch;
+  }
+  GYRE_RETURN_IF_ERROR(written);
+  return WriteEnded(now);
+}
+
+}  // namespace gyre

@@ -1,0 +1,112 @@
+// Files and batches of OpenAI's API in a folder: what a server needs to go on with them after a kill.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "batch/batch_lines.h"
+#include "batch/results_file.h"
+
+namespace gyre {
+
+struct StoredFile {
+  std::string id;  // "file-..."
+  std::string name, purpose;
+  uint64_t bytes = 0;
+  int64_t created = 0;  // seconds since 1970, as all times here
+  uint64_t tenant = 0;
+};
+
+enum class BatchState : uint8_t { kInProgress, kCancelling, kCompleted, kCancelled };
+std::string_view NameOf(BatchState state);  // as OpenAI's API has it
+
+struct StoredBatch {
+  std::string id;                     // "batch_..."
+  std::string endpoint;               // "/v1/chat/completions"
+  std::string input, output, errors;  // ids of files; the answers with code 200, and the others
+  std::string metadata = "{}";        // JSON, an object
+  BatchState state = BatchState::kInProgress;
+  int64_t created = 0, ended = 0;  // 0: it has not
+  uint64_t tenant = 0;
+  uint64_t total = 0, completed = 0, failed = 0;  // requests
+};
+
+struct BatchLimits {
+  uint64_t file_bytes = uint64_t{512} << 20;
+  size_t files = 10000, batches = 1000;  // of a folder
+  size_t requests = 50000;               // of a batch
+};
+
+// Thread-safe, but that one thread takes and answers requests. A client finds only files and batches of its own tenant.
+// Every change is on the disk when its call returns; no lock is held over the disk.
+class BatchStore {
+ public:
+  // Makes the folder. Batches that were running go on. kDataLoss: a file in it can't be read.
+  static StatusOr<std::unique_ptr<BatchStore>> Open(const std::string& folder, const BatchLimits& limits = {});
+
+  // kResourceExhausted: too many files; kInvalidArgument: too large, or another purpose than "batch".
+  StatusOr<StoredFile> AddFile(uint64_t tenant, std::string name, std::string purpose, std::string_view bytes);
+  StatusOr<StoredFile> FindFile(uint64_t tenant, const std::string& id) const;  // kNotFound
+  std::vector<StoredFile> Files(uint64_t tenant) const;                         // newest first
+  StatusOr<std::string> Content(uint64_t tenant, const std::string& id) const;
+  // kFailedPrecondition: a batch that runs needs it.
+  Status RemoveFile(uint64_t tenant, const std::string& id);
+
+  // `metadata`: JSON, an object. kNotFound: no such file. kInvalidArgument: the file is no batch for this endpoint.
+  StatusOr<StoredBatch> Create(uint64_t tenant, const std::string& file, const std::string& endpoint,
+                               const std::string& metadata);
+  StatusOr<StoredBatch> Find(uint64_t tenant, const std::string& id) const;
+  std::vector<StoredBatch> Batches(uint64_t tenant) const;  // newest first
+  // What runs still gets its answer. kFailedPrecondition: it has ended.
+  StatusOr<StoredBatch> Cancel(uint64_t tenant, const std::string& id);
+
+  // For the one who runs them.
+  struct Job {
+    std::string batch;
+    uint64_t tenant = 0;
+    BatchRequest request;
+  };
+  // The next request, the oldest batch first; nullopt: there is none now. Each is given out once, and again after
+  // PutBack.
+  std::optional<Job> Take();
+  void PutBack(const Job& job);
+  // Writes its answer; the batch may end with it.
+  Status Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body);
+
+ private:
+  // A batch that runs, with what is left of it.
+  struct Running {
+    std::vector<BatchRequest> requests;  // without an answer when it began to run here, the last one first
+    uint64_t in_flight = 0;
+    std::shared_ptr<ResultsFile> answers, failures;  // written by the thread that answers
+  };
+
+  BatchStore(std::string folder, const BatchLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
+  Status Load() GYRE_REQUIRES(mutex_);
+  // Opens its files and finds what is left.
+  StatusOr<Running> Begin(const StoredBatch& batch) const;
+  // Whether the batch ends now: then it does, and has to be written.
+  bool EndIfDone(StoredBatch* batch) GYRE_REQUIRES(mutex_);
+  // A batch that has ended, with its files.
+  Status WriteEnded(const StoredBatch& batch) const;
+  Status Write(const StoredBatch& batch) const;
+  Status Write(const StoredFile& file) const;
+  std::string ContentPath(const std::string& file) const { return folder_ + "/" + file + ".jsonl"; }
+  std::string InfoPath(const std::string& id) const { return folder_ + "/" + id + ".json"; }
+
+  const std::string folder_;
+  const BatchLimits limits_;
+  mutable Mutex mutex_;
+  std::map<std::string, StoredFile> files_ GYRE_GUARDED_BY(mutex_);
+  std::map<std::string, StoredBatch> batches_ GYRE_GUARDED_BY(mutex_);
+  std::map<std::string, Running> running_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre

@@ -1,0 +1,189 @@
+#include "coordinator/http/batch_runner.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/detached.hpp"
+#include "boost/json/object.hpp"
+#include "boost/json/parse.hpp"
+#include "boost/json/serialize.hpp"
+#include "coordinator/http/wake_hub.h"
+#include "fmt/core.h"
+
+namespace gyre::http {
+namespace {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+
+constexpr Duration kPause = std::chrono::milliseconds(500);  // when a request found no room
+constexpr Duration kLook = std::chrono::milliseconds(200);   // between two looks for new batches
+
+// A request of a batch and its whole answer, without a connection.
+class BatchExchange final : public Exchange {
+ public:
+  BatchExchange(std::shared_ptr<WakeHub> hub, const std::atomic<bool>& stopping, HttpRequest request)
+      : hub_(std::move(hub)),
+        stopping_(stopping),
+        request_(std::move(request)),
+        signal_(hub_->io()),
+        waiter_(std::make_shared<WakeHub::Waiter>()) {
+    waiter_->signal = &signal_;
+  }
+  ~BatchExchange() override { waiter_->signal = nullptr; }
+
+  const HttpRequest& request() const override { return request_; }
+  Awaitable<void> Respond(HttpResponse response) override {
+    answer = std::move(response);
+    co_return;
+  }
+  Awaitable<void> Begin(HttpResponse head) override {
+    answer = std::move(head);
+    co_return;
+  }
+  Awaitable<bool> Write(std::string bytes) override {
+    answer.body += bytes;
+    co_return !gone();
+  }
+  Awaitable<Wake> Wait(Deadline deadline) override {
+    for (;;) {
+      if (gone()) co_return Wake::kGone;
+      if (waiter_->set.exchange(false)) co_return Wake::kWoken;
+      if (deadline != kNoDeadline && Clock::now() >= deadline) co_return Wake::kTimeout;
+      co_await signal_.Wait(deadline);
+    }
+  }
+  Awaitable<void> Pause(Duration duration) override {
+    asio::steady_timer timer(hub_->io(), duration);
+    co_await timer.async_wait(kAwait);
+  }
+  std::function<void()> waker() override {
+    return [hub = hub_, waiter = waiter_] { hub->Wake(waiter); };
+  }
+  bool gone() const override { return stopping_; }
+  void Leave() { signal_.Notify(); }
+
+  HttpResponse answer{.status = 0};
+
+ private:
+  const std::shared_ptr<WakeHub> hub_;
+  const std::atomic<bool>& stopping_;
+  const HttpRequest request_;
+  Signal signal_;
+  const std::shared_ptr<WakeHub::Waiter> waiter_;
+};
+
+class RouteRunner final : public BatchRunner {
+ public:
+  RouteRunner(BatchStore& store, Router routes, BatchRunnerOptions options)
+      : store_(store),
+        routes_(std::move(routes)),
+        options_(std::move(options)),
+        hub_(std::make_shared<WakeHub>()),
+        ended_(hub_->io()) {}
+  ~RouteRunner() override {
+    stopping_ = true;
+    asio::post(hub_->io(), [this] {
+      ended_.Notify();
+      for (BatchExchange* exchange : running_) exchange->Leave();
+    });
+    if (thread_.joinable()) thread_.join();
+    hub_->Stop();
+  }
+
+  Status Begin() {
+    asio::co_spawn(hub_->io(), Dispatch(), asio::detached);
+    GYRE_ASSIGN_OR_RETURN(thread_, StartThread("batches", [this] { hub_->io().run(); }));
+    return absl::OkStatus();
+  }
+
+ private:
+  Awaitable<void> Dispatch() {
+    while (!stopping_) {
+      const bool rests = Clock::now() < rests_until_ || (options_.draining && options_.draining());
+      std::optional<BatchStore::Job> job;
+      if (!rests && running_.size() < options_.at_once) job = store_.Take();
+      if (job) {
+        asio::co_spawn(hub_->io(), Run(*std::move(job)), asio::detached);
+        // Its exchange is counted when it has begun.
+        co_await asio::post(hub_->io(), kAwait);
+        continue;
+      }
+      co_await ended_.Wait(After(kLook));
+    }
+  }
+
+  Awaitable<void> Run(BatchStore::Job job) {
+    HttpRequest request = RequestOf(job);
+    const std::string id = request.id;
+    BatchExchange exchange(hub_, stopping_, std::move(request));
+    running_.push_back(&exchange);
+    const Router::Match match = routes_.Find("POST", job.request.path);
+    std::string thrown;
+    if (match.route != nullptr) {
+      try {
+        co_await match.route->handler(exchange);
+      } catch (const std::exception& e) {
+        thrown = e.what();
+      }
+    }
+    std::erase(running_, &exchange);
+    ended_.Notify();
+    HttpResponse& answer = exchange.answer;
+    if (match.route == nullptr || !thrown.empty()) {
+      answer.status = match.route == nullptr ? 404 : 500;
+      answer.body = json::serialize(json::object{{"error", json::object{{"message", thrown}}}});
+    }
+    const bool busy = answer.status == 503 || answer.status == 429;
+    if (stopping_ || answer.status == 0 || busy) {
+      rests_until_ = After(kPause);
+      store_.PutBack(job);
+      co_return;
+    }
+    const Status written = store_.Answer(job, answer.status, id, answer.body);
+    if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", job.batch, Message(written));
+  }
+
+  HttpRequest RequestOf(const BatchStore::Job& job) {
+    HttpRequest request;
+    request.id = fmt::format("{}-{}", job.batch, ++requests_);
+    request.method = "POST";
+    request.path = job.request.path;
+    request.body = job.request.body;
+    request.caller = {.name = "", .role = Role::kUser, .tenant = job.tenant};
+    boost::system::error_code error;
+    json::value body = json::parse(request.body, error);
+    if (!error && body.is_object() && !body.get_object().contains("priority")) {
+      body.get_object()["priority"] = options_.priority;
+      request.body = json::serialize(body);
+    }
+    return request;
+  }
+
+  BatchStore& store_;
+  const Router routes_;
+  const BatchRunnerOptions options_;
+  const std::shared_ptr<WakeHub> hub_;
+  std::atomic<bool> stopping_{false};
+  // On its thread:
+  Signal ended_;  // a request
+  Deadline rests_until_{};
+  std::vector<BatchExchange*> running_;
+  uint64_t requests_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<BatchRunner>> BatchRunner::Start(BatchStore& store, Router routes,
+                                                          BatchRunnerOptions options) {
+  auto runner = std::make_unique<RouteRunner>(store, std::move(routes), std::move(options));
+  GYRE_RETURN_IF_ERROR(runner->Begin());
+  return std::unique_ptr<BatchRunner>(std::move(runner));
+}
+
+}  // namespace gyre::http
