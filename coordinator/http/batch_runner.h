@@ -1,6 +1,8 @@
 // Runs the requests of batches through the server's own routes.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "batch/batch_store.h"
