@@ -52,7 +52,7 @@ class ChatBackend {
 };
 
 // Answers with a model in this process, or through a coordinator over gRPC.
-// `tools`: as MakeChatPrompt has them; empty: none.
+// `tools`: as Conversation has them; empty: none.
 std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options,
                                                boost::json::array tools);
 // Answers through the OpenAI-compatible server at options.ring.url.

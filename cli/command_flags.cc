@@ -167,9 +167,7 @@ void AddDeviceFlags(CLI::App* app, std::string* device, uint64_t* device_memory,
       ->check(Size())
       ->type_name("SIZE");
   app->add_flag("--no-graphs", *no_graphs, "on a GPU, launch each kernel of a step by itself; the text stays the same");
-  app->add_option("-t,--threads", *threads, "number of threads that compute, over all stages (default: one per core)")
-      ->check(Whole(1, 4096))
-      ->type_name("N");
+  AddThreadsFlag(app, threads, "number of threads that compute, over all stages");
   app->add_option("--cpus", *cpus,
                   "processors that these threads stay on, as 0-3,8 (default: the system moves them; with several NUMA "
                   "nodes each thread stays on a core)")
@@ -198,6 +196,10 @@ void AddInsecureFlag(CLI::App* app, std::string* insecure) {
   app->add_flag(
       "--insecure", *insecure,
       "allow ports beyond loopback without TLS: those that --insecure=cluster,ring,http names, or all of them");
+}
+
+void AddThreadsFlag(CLI::App* app, int* threads, const std::string& what) {
+  app->add_option("-t,--threads", *threads, what + " (default: one per core)")->check(Whole(1, 4096))->type_name("N");
 }
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }

@@ -68,5 +68,6 @@ void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_fil
 CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional<Role> role = std::nullopt);
 void AddInsecureFlag(CLI::App* app, std::string* insecure);
 void AddQuietFlag(CLI::App* app, bool* quiet);
+void AddThreadsFlag(CLI::App* app, int* threads, const std::string& what = "number of threads");
 
 }  // namespace gyre

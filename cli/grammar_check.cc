@@ -13,6 +13,7 @@
 #include <boost/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "coordinator/grammar/choices.h"
 #include "coordinator/grammar/compiled.h"
 #include "coordinator/grammar/gbnf.h"
@@ -241,29 +242,24 @@ StatusOr<std::string> TextOf(const JsonTree& value, const grammar::TokenTrie& tr
 }
 
 Status CheckLines(Checker* checker, const Make& flags) {
-  size_t number = 0, refused = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    ++number;
-    if (line.empty()) continue;
-    const std::string where = fmt::format("line {}", number);
-    const StatusOr<JsonTree> tree = grammar::ReadJson(line, 1024);
-    if (!tree.ok()) return Annotate(tree.status(), where);
-    const StatusOr<Make> make = FromLine(*tree, line, flags, *checker);
-    if (!make.ok()) return Annotate(make.status(), where);
+  size_t refused = 0;
+  GYRE_RETURN_IF_ERROR(EachInputLine([&](const std::string& line) -> Status {
+    GYRE_ASSIGN_OR_RETURN(const JsonTree tree, grammar::ReadJson(line, 1024));
+    GYRE_ASSIGN_OR_RETURN(const Make make, FromLine(tree, line, flags, *checker));
     std::vector<std::string> texts;
-    if (const JsonTree* list = tree->Find("texts")) {
-      if (!list->Is(JsonKind::kArray)) return InvalidArgument("{}: expected a list of texts as \"texts\"", where);
+    if (const JsonTree* list = tree.Find("texts")) {
+      if (!list->Is(JsonKind::kArray)) return InvalidArgument("expected a list of texts as \"texts\"");
       for (const JsonTree& item : list->items) {
-        StatusOr<std::string> text = TextOf(item, checker->trie());
-        if (!text.ok()) return Annotate(text.status(), where);
-        texts.push_back(*std::move(text));
+        GYRE_ASSIGN_OR_RETURN(std::string text, TextOf(item, checker->trie()));
+        texts.push_back(std::move(text));
       }
     }
     std::string wrong;
-    const json::object result = checker->Check(*make, texts, &wrong);
+    const json::object result = checker->Check(make, texts, &wrong);
     refused += result.contains("refused");
     fmt::print("{}\n", json::serialize(result));
-  }
+    return absl::OkStatus();
+  }));
   const json::object all = {{"lines", checker->times().compile.size()},
                             {"refused", refused},
                             {"compile_ms", Summary(checker->times().compile, 1000)},

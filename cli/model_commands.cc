@@ -117,9 +117,7 @@ Action AddQuantize(CLI::App* app) {
   app->add_option("TYPE", o->type, "type of the new weights")
       ->required()
       ->check(CLI::IsMember(QuantizeTypes(), CLI::ignore_case));
-  app->add_option("-t,--threads", o->threads, "number of threads (default: one per core)")
-      ->check(Whole(1, 4096))
-      ->type_name("N");
+  AddThreadsFlag(app, &o->threads);
   app->add_option("--imatrix", o->importance,
                   "an importance matrix, from `gyre imatrix` or llama-imatrix (GGUF or .dat): errors count more where "
                   "activations are large")
@@ -148,9 +146,7 @@ Action AddImatrix(CLI::App* app) {
   app->add_option("--chunk", o->chunk, "tokens that are computed as one prompt")
       ->check(Whole(1, 1 << 20))
       ->type_name("N");
-  app->add_option("-t,--threads", o->ring.threads, "number of threads (default: one per core)")
-      ->check(Whole(1, 4096))
-      ->type_name("N");
+  AddThreadsFlag(app, &o->ring.threads);
   AddOpenFlags(app, &o->ring.open);
   AddQuietFlag(app, &o->ring.quiet);
   app->add_flag("--force", o->force, "overwrite the file if it exists; the model and the text are never overwritten");

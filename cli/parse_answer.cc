@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "fmt/core.h"
 #include "model/chat_template.h"
 #include "model/recorded_answer.h"
@@ -61,12 +62,11 @@ Status ParseAnswerCommand(const ParseAnswerOptions& options) {
     fmt::print("{}\n", json::serialize(out));
     return absl::OkStatus();
   }
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line.empty()) continue;
+  return EachInputLine([&](const std::string& line) {
     const StatusOr<json::object> out = Parse(line, find, options.bytewise);
     fmt::print("{}\n", json::serialize(out.ok() ? *out : json::object{{"error", Message(out.status())}}));
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace gyre

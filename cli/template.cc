@@ -3,11 +3,11 @@
 
 #include <boost/json.hpp>
 #include <cstdio>
-#include <iostream>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/json_lines.h"
 #include "cli/session.h"
 #include "cli/terminal_text.h"
 #include "fmt/core.h"
@@ -67,19 +67,16 @@ Status TemplateCommand(const TemplateOptions& options) {
     fmt::print("{}", isatty(STDOUT_FILENO) != 0 ? shown.Push(source) + shown.End() : source);
     return absl::OkStatus();
   }
-  size_t number = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    ++number;
-    if (line.empty()) continue;
+  return EachInputLine([&](const std::string& line) -> Status {
     boost::system::error_code error;
     const json::value value = json::parse(line, error);
-    if (error || !value.is_object()) return InvalidArgument("line {}: expected a JSON object", number);
+    if (error || !value.is_object()) return InvalidArgument("expected a JSON object");
     const StatusOr<std::string> text = RenderCase(source, own.get(), value.get_object());
     const json::object out =
         text.ok() ? json::object{{"text", *text}} : json::object{{"error", Message(text.status())}};
     fmt::print("{}\n", json::serialize(out));
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace gyre

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_lines.h"
 #include "fmt/core.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
@@ -49,15 +50,11 @@ Status TokenizeCommand(const TokenizeOptions& o) {
     fmt::print("{}\n", Join(tokenizer->Encode(text, options), " "));
     return absl::OkStatus();
   }
-  size_t number = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    ++number;
-    if (line.empty()) continue;
-    StatusOr<std::vector<TokenId>> ids = EncodeLine(*tokenizer, line, options);
-    if (!ids.ok()) return Annotate(ids.status(), fmt::format("line {}", number));
-    fmt::print("{{\"ids\": [{}]}}\n", Join(*ids, ", "));
-  }
-  return absl::OkStatus();
+  return EachInputLine([&](const std::string& line) -> Status {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, EncodeLine(*tokenizer, line, options));
+    fmt::print("{{\"ids\": [{}]}}\n", Join(ids, ", "));
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace gyre

@@ -47,7 +47,7 @@ class Target {
   }
   virtual StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) = 0;
   // `format`: a built-in template, "" = the model's own.
-  // `tools`: as MakeChatPrompt has them, or null.
+  // `tools`: as Conversation has them, or null.
   virtual StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const boost::json::value& tools,
                                       const std::string& format) = 0;
 

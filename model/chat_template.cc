@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "model/message_shapes.h"
 #include "model/special_trie.h"
 #include "model/thought_messages.h"
 #include "model/tool_messages.h"
@@ -164,6 +165,14 @@ std::tm LocalNow() {
 
 }  // namespace
 
+ChatTemplate::ChatTemplate(jinja::Template t, std::string source, std::string name, std::string bos, std::string eos)
+    : template_(std::make_shared<const jinja::Template>(std::move(t))),
+      source_(std::move(source)),
+      name_(std::move(name)),
+      bos_(std::move(bos)),
+      eos_(std::move(eos)),
+      shapes_(std::make_shared<MessageShapes>()) {}
+
 StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string bos, std::string eos) {
   GYRE_ASSIGN_OR_RETURN(jinja::Template t, jinja::Template::Parse(source));
   return ChatTemplate(std::move(t), std::string(source), "model", std::move(bos), std::move(eos));
@@ -262,21 +271,49 @@ TokenId ChatTemplate::EndOfTurn(const Tokenizer& tokenizer) const {
   return !ids.empty() && tokenizer.type(ids[0]) == TokenType::kControl ? ids[0] : -1;
 }
 
-StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation) {
-  GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(model, format));
-  const Tokenizer& tokenizer = *model.tokenizer();
-  ChatPrompt prompt{.format = chat.name()};
+namespace {
+
+// The conversation as the template reads it.
+StatusOr<Conversation> AsRead(const ChatTemplate& chat, const Conversation& conversation) {
   if (!conversation.tools.is_null() && !chat.takes_tools()) {
     return Unimplemented("the chat template has no tools, so the model can't be told of them");
   }
-  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(WithToolMessages(chat, WithThoughts(chat, conversation)), tokenizer));
+  return WithToolMessages(chat, WithThoughts(chat, conversation));
+}
+
+}  // namespace
+
+StatusOr<ChatPrompts::Known> ChatPrompts::Template(const std::string& format) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = templates_.find(format); known != templates_.end()) return known->second;
+  }
+  GYRE_ASSIGN_OR_RETURN(ChatTemplate chat, ChatTemplate::ForModel(model_, format));
+  const TokenId end = chat.EndOfTurn(*model_.tokenizer());
+  const std::lock_guard lock(mutex_);
+  return templates_.emplace(format, Known{std::move(chat), end}).first->second;
+}
+
+StatusOr<ChatPrompt> ChatPrompts::Make(const std::string& format, const Conversation& conversation) const {
+  GYRE_ASSIGN_OR_RETURN(const Known known, Template(format));
+  const ChatTemplate& chat = known.chat;
+  const Tokenizer& tokenizer = *model_.tokenizer();
+  ChatPrompt prompt{.format = chat.name()};
+  GYRE_ASSIGN_OR_RETURN(const Conversation read, AsRead(chat, conversation));
+  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(read, tokenizer));
   prompt.boundaries = FindBoundaries(prompt.ids, tokenizer);
   if (const auto at = FindText(prompt.ids, conversation.passing_end, tokenizer)) {
     prompt.boundaries.insert(std::upper_bound(prompt.boundaries.begin(), prompt.boundaries.end(), *at), *at);
   }
-  if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
-  prompt.answer = FindAnswerFormat(model.chat_template(), tokenizer, prompt.ids);
+  if (known.end_of_turn >= 0) prompt.stop_ids.push_back(known.end_of_turn);
+  prompt.answer = FindAnswerFormat(model_.chat_template(), tokenizer, prompt.ids);
   return prompt;
+}
+
+StatusOr<std::string> ChatPrompts::Text(const std::string& format, const Conversation& conversation) const {
+  GYRE_ASSIGN_OR_RETURN(const Known known, Template(format));
+  GYRE_ASSIGN_OR_RETURN(const Conversation read, AsRead(known.chat, conversation));
+  return known.chat.Render(read);
 }
 
 }  // namespace gyre

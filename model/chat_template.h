@@ -1,7 +1,9 @@
 // Turns a conversation into the text, and the token ids, that a model continues.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,9 +42,7 @@ struct ChatPrompt {
   AnswerFormat answer;  // what follows
 };
 
-// Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode; kUnimplemented: the
-// conversation has tools, and the template has none.
-StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation);
+struct MessageShapes;
 
 // Immutable, thread-safe.
 class ChatTemplate {
@@ -68,19 +68,40 @@ class ChatTemplate {
   StatusOr<std::vector<TokenId>> Encode(const Conversation& conversation, const Tokenizer& tokenizer) const;
   // The control token that the template puts after a reply, beside the tokenizer's own ends; -1: none.
   TokenId EndOfTurn(const Tokenizer& tokenizer) const;
+  // What is known of the messages that it reads; copies of a template share it.
+  MessageShapes& shapes() const { return *shapes_; }
 
  private:
-  ChatTemplate(jinja::Template t, std::string source, std::string name, std::string bos, std::string eos)
-      : template_(std::make_shared<const jinja::Template>(std::move(t))),
-        source_(std::move(source)),
-        name_(std::move(name)),
-        bos_(std::move(bos)),
-        eos_(std::move(eos)) {}
+  ChatTemplate(jinja::Template t, std::string source, std::string name, std::string bos, std::string eos);
 
   std::shared_ptr<const jinja::Template> template_;
   // Takes its place in chats with tools, if it is not null: a template, or why it can't be read.
   std::shared_ptr<const StatusOr<jinja::Template>> tool_template_;
   std::string source_, name_, bos_, eos_;
+  std::shared_ptr<MessageShapes> shapes_;
+};
+
+// The prompts of a model's chats. Each template is read once, and what it reads is tried out once. Thread-safe. The
+// model outlives it.
+class ChatPrompts {
+ public:
+  explicit ChatPrompts(const Model& model) : model_(model) {}
+  // With the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode; kUnimplemented: the
+  // conversation has tools, and the template has none.
+  StatusOr<ChatPrompt> Make(const std::string& format, const Conversation& conversation) const;
+  // The text that Make's ids are of, without a begin token that the tokenizer adds. The same errors.
+  StatusOr<std::string> Text(const std::string& format, const Conversation& conversation) const;
+
+ private:
+  struct Known {
+    ChatTemplate chat;
+    TokenId end_of_turn;
+  };
+  StatusOr<Known> Template(const std::string& format) const;
+
+  const Model& model_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Known> templates_;  // by format
 };
 
 }  // namespace gyre

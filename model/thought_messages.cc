@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "boost/json/parse.hpp"
+#include "model/message_shapes.h"
 #include "model/tool_messages.h"
 
 namespace gyre {
@@ -14,11 +15,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr char kThought[] = "reasoning_content";
-
-struct ThoughtShape {
-  std::string_view field = kThought;  // "": the first part of the content has the type "thinking" (Magistral)
-  bool alone = false;                 // beside calls there is no text: it goes to the thoughts (gpt-oss)
-};
 
 // The text of the message's thoughts; nullptr: it has none.
 json::string* ThoughtOf(json::value& message) {
@@ -52,14 +48,14 @@ void WriteThought(const ThoughtShape& shape, json::value& message) {
 
 // Whether the template writes the thoughts of an answer behind which the user has said nothing, with all that stands
 // beside them.
-bool ShowsThought(const ChatTemplate& chat, const json::value& tools, const ThoughtShape& shape, bool calls) {
+bool ShowsThought(const ChatTemplate& chat, bool tools, const ThoughtShape& shape, bool calls) {
   Conversation probe;
   probe.add_generation_prompt = false;
   probe.messages = json::parse(R"([{"role": "user", "content": "a"},
       {"role": "assistant", "content": "gyre4said", "reasoning_content": "gyre4thought"}])")
                        .as_array();
   if (calls) {
-    probe.tools = tools;
+    probe.tools = ProbeTools(tools);
     probe.messages[1].as_object()["tool_calls"] = json::parse(R"([{"id": "gyre4call", "type": "function",
         "function": {"name": "gyre4call", "arguments": {"gyre4key": "gyre4value"}}}])");
     probe.messages.push_back(
@@ -70,7 +66,7 @@ bool ShowsThought(const ChatTemplate& chat, const json::value& tools, const Thou
   return text.ok() && text->find("gyre4thought") != std::string::npos && text->find("gyre4said") != std::string::npos;
 }
 
-std::optional<ThoughtShape> FindThoughtShape(const ChatTemplate& chat, const json::value& tools) {
+std::optional<ThoughtShape> FindThoughtShape(const ChatTemplate& chat, bool tools) {
   for (const std::string_view field :
        {std::string_view(kThought), std::string_view("thinking"), std::string_view("reasoning"), std::string_view()}) {
     if (chat.source().find(field.empty() ? "thinking" : field) == std::string::npos) continue;
@@ -88,7 +84,9 @@ Conversation WithThoughts(const ChatTemplate& chat, Conversation conversation) {
   json::array& messages = conversation.messages;
   const auto thought = [](json::value& message) { return ThoughtOf(message) != nullptr; };
   if (std::none_of(messages.begin(), messages.end(), thought)) return conversation;
-  const std::optional<ThoughtShape> shape = FindThoughtShape(chat, conversation.tools);
+  const bool tools = !conversation.tools.is_null();
+  const std::optional<ThoughtShape>& shape =
+      chat.shapes().thoughts.Get(tools, [&] { return FindThoughtShape(chat, tools); });
   if (!shape) return conversation;
   for (json::value& message : messages) {
     // The text of a message that goes on stays a text.

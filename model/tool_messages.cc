@@ -6,6 +6,7 @@
 
 #include "boost/json/parse.hpp"
 #include "boost/json/serialize.hpp"
+#include "model/message_shapes.h"
 
 namespace gyre {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kShortId = 9;  // Mistral's templates take no others
-
-struct Shape {
-  bool texts = false;       // arguments are JSON texts
-  bool no_content = false;  // a message that only calls has null
-};
 
 json::object* FunctionOf(json::value& call) {
   json::object* object = call.if_object();
@@ -36,7 +32,7 @@ bool IsEmpty(const json::object& message) {
   return content == nullptr || content->is_null() || *content == "";
 }
 
-void Apply(const Shape& shape, json::value& message) {
+void Apply(const CallShape& shape, json::value& message) {
   if (CallsOf(message) == nullptr) return;
   // A new field moves the others, so the calls are looked up behind it.
   json::object& fields = message.get_object();
@@ -68,10 +64,10 @@ bool HasCall(std::string_view text) {
   return has("gyre4call") && has("gyre4value") && !has("'gyre4key'") && !has("\\\"gyre4key");
 }
 
-Shape FindShape(const ChatTemplate& chat, const json::value& tools) {
-  for (const Shape shape : {Shape{false, false}, Shape{true, false}, Shape{false, true}, Shape{true, true}}) {
+CallShape FindShape(const ChatTemplate& chat, bool tools) {
+  for (const CallShape shape : {CallShape{false, false}, {true, false}, {false, true}, {true, true}}) {
     Conversation probe;
-    probe.tools = tools;
+    probe.tools = ProbeTools(tools);
     probe.add_generation_prompt = false;
     probe.messages = json::parse(R"([{"role": "user", "content": "a"},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "gyre4call", "type": "function",
@@ -87,12 +83,20 @@ Shape FindShape(const ChatTemplate& chat, const json::value& tools) {
 
 }  // namespace
 
+json::value ProbeTools(bool tools) {
+  if (!tools) return nullptr;
+  return json::parse(R"([{"type": "function", "function": {"name": "gyre4tool", "description": "a", "parameters":
+      {"type": "object", "properties": {"gyre4parameter": {"type": "string", "description": "a"}},
+       "required": ["gyre4parameter"]}}}])");
+}
+
 Conversation WithToolMessages(const ChatTemplate& chat, Conversation conversation) {
   const auto written = [&](const char* text) { return chat.source().find(text) != std::string::npos; };
   const bool called = std::any_of(conversation.messages.begin(), conversation.messages.end(),
                                   [](json::value& message) { return CallsOf(message) != nullptr; });
   if (called) {
-    const Shape shape = FindShape(chat, conversation.tools);
+    const bool tools = !conversation.tools.is_null();
+    const CallShape shape = chat.shapes().calls.Get(tools, [&] { return FindShape(chat, tools); });
     const bool short_ids = written("length != 9");
     for (json::value& message : conversation.messages) {
       Apply(shape, message);

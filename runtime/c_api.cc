@@ -152,7 +152,9 @@ StatusOr<SamplingParams> SamplingOf(const Model& model, const gyre_request& requ
     const SamplingOption* option = setting.name == nullptr ? nullptr : FindSamplingOption(setting.name);
     if (option == nullptr) {
       std::string names;
-      for (const SamplingOption& o : SamplingOptions()) names += fmt::format("{}{}", names.empty() ? "" : ", ", o.name);
+      for (const SamplingOption& o : SamplingOptions()) {
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", o.shown());
+      }
       return InvalidArgument("there is no setting \"{}\"; expected one of {}",
                              setting.name == nullptr ? "" : setting.name, names);
     }
@@ -345,7 +347,7 @@ gyre_session* gyre_start_request(gyre_model* model, const gyre_request* request,
 
 const char* gyre_setting_name(size_t i) {
   // The rows' names are literals, which end with a zero byte.
-  return i < gyre::SamplingOptions().size() ? gyre::SamplingOptions()[i].name.data() : nullptr;
+  return i < gyre::SamplingOptions().size() ? gyre::SamplingOptions()[i].shown().data() : nullptr;
 }
 
 bool gyre_next_token(gyre_session* session, char* text, int size, int* index, int* error) {

@@ -133,9 +133,12 @@ static void TestRequests(gyre_model* model) {
   int error = -1;
   char text[kRoom], expected[kRoom];
   size_t names = 0;
-  bool min_p = false;
-  for (; gyre_setting_name(names) != NULL; ++names) min_p = min_p || strcmp(gyre_setting_name(names), "min_p") == 0;
-  CHECK(names >= 8 && min_p);
+  bool min_p = false, last_n = false;
+  for (; gyre_setting_name(names) != NULL; ++names) {
+    min_p = min_p || strcmp(gyre_setting_name(names), "min_p") == 0;
+    last_n = last_n || strcmp(gyre_setting_name(names), "repeat_last_n") == 0;
+  }
+  CHECK(names >= 8 && min_p && last_n);
   CHECK(gyre_setting_name((size_t)-1) == NULL);
 
   const gyre_setting like_start[] = {{"temperature", 0.7f}, {"top_k", 50}, {"top_p", 0.95f}, {"min_p", 0}};
@@ -163,6 +166,20 @@ static void TestRequests(gyre_model* model) {
   session = gyre_start_request(model, &request, &error);
   ReadAll(session, 256, text);
   CHECK(strcmp(text, expected) != 0);
+  gyre_free(session);
+  /* The names and the values that docs/api.md has: -1 takes all tokens, as 0 does. */
+  const gyre_setting all[] = {{"temperature", 0.7}, {"top_k", 0}, {"repetition_penalty", 1.5}, {"penalty_last_n", 3}};
+  const gyre_setting same[] = {{"temperature", 0.7}, {"top_k", -1}, {"repeat_penalty", 1.5}, {"repeat_last_n", 3}};
+  request.num_settings = 4;
+  request.settings = all;
+  session = gyre_start_request(model, &request, &error);
+  ReadAll(session, 256, expected);
+  gyre_free(session);
+  request.settings = same;
+  session = gyre_start_request(model, &request, &error);
+  CHECK(session != NULL && error == GYRE_OK);
+  ReadAll(session, 256, text);
+  CHECK(strcmp(text, expected) == 0);
   gyre_free(session);
   /* A conversation with a grammar. A caller with an older header has fewer fields. */
   const gyre_grammar grammar = {.struct_size = sizeof grammar, .regex = "(yes|no)!"};

@@ -13,6 +13,7 @@
 
 #include "coordinator/engine/sampling_options.h"
 #include "fmt/format.h"
+#include "tests/testing/option_schema.h"
 
 namespace gyre {
 namespace {
@@ -70,15 +71,15 @@ const Place kPlaces[] = {{.path = {"ChatRequest"}},
                          {.path = {"LlamaSettings"}, .llama = true, .answer = true},
                          {.path = {"Model", "properties", "default_sampling"}, .answer = true}};
 
+// With the spaces that the file has.
 std::string SchemaOf(const SamplingOption& option, bool answer) {
-  const char* type = std::holds_alternative<int SamplingParams::*>(option.field) ? "integer" : "number";
-  if (answer) return fmt::format(R"({{"type": "{}"}})", type);
-  const double least = option.has_foreign ? std::min(option.least, option.foreign) : option.least;
-  const bool excluded = option.above_least && !(option.has_foreign && option.foreign == option.least);
-  std::string out = fmt::format(R"({{"type": ["{}", "null"], "{}": {})", type,
-                                excluded ? "exclusiveMinimum" : "minimum", static_cast<int64_t>(least));
-  if (option.most < INT32_MAX) out += fmt::format(R"(, "maximum": {})", static_cast<int64_t>(option.most));
-  return out + "}";
+  if (answer) return fmt::format(R"({{"type": "{}"}})", testing::TypeOf(option));
+  std::string out;
+  for (const char c : json::serialize(testing::RequestSchema(option))) {
+    out += c;
+    if (c == ':' || c == ',') out += ' ';
+  }
+  return out;
 }
 
 // Adds `addition` behind what ends at `end`, with the same white space before it as before `begin`.
@@ -119,10 +120,10 @@ std::string TableOfOptions() {
     for (const SamplingOption& other : SamplingOptions()) {
       const std::string flag = fmt::format("--{}", other.flag);
       if (const size_t at = help.find(flag); at != std::string::npos) {
-        help.replace(at, flag.size(), fmt::format("`{}`", other.name));
+        help.replace(at, flag.size(), fmt::format("`{}`", other.shown()));
       }
     }
-    out += fmt::format("| `{}` | {} | {} is {}: {} | {} |\n", o.openai ? o.name : o.llama,
+    out += fmt::format("| `{}` | {} | {} is {}: {} | {} |\n", o.shown(),
                        o.openai && o.llama != o.name ? fmt::format("`{}`", o.llama) : "", o.flag_value, values, help,
                        std::holds_alternative<float SamplingParams::*>(o.field) ? fmt::format("{}", float(usual))
                                                                                 : fmt::format("{}", usual));

@@ -70,6 +70,19 @@ TEST(SamplingOptionsTest, EachIsNamedOnceInEachWorld) {
   }
 }
 
+TEST(SamplingOptionsTest, EachIsFoundByItsNamesAndTakesItsForeignValue) {
+  for (const SamplingOption& option : SamplingOptions()) {
+    EXPECT_EQ(FindSamplingOption(option.name), &option);
+    EXPECT_EQ(FindSamplingOption(option.shown()), &option);
+    EXPECT_EQ(FindSamplingOption(option.llama), &option);
+    SamplingParams params;
+    if (!option.has_foreign) continue;
+    EXPECT_TRUE(SetChecked(&params, option, option.foreign).ok()) << option.name;
+    EXPECT_EQ(static_cast<float>(ValueOf(params, option)), static_cast<float>(option.foreign_means)) << option.name;
+  }
+  EXPECT_EQ(FindSamplingOption("heat"), nullptr);
+}
+
 TEST(SamplingOptionsTest, ARangeHoldsItsEndsAndNothingBeyond) {
   for (const SamplingOption& option : SamplingOptions()) {
     const auto check = [&option](double value) {

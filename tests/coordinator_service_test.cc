@@ -11,7 +11,10 @@
 
 #include "coordinator/engine/sequence.h"
 #include "model/weights.h"
+#include "tests/testing/cpu_time.h"
+#include "tests/testing/demo_model.h"
 #include "tests/testing/fake_engine.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gyre {
 namespace {
@@ -296,7 +299,7 @@ TEST_F(ServiceTest, TextsAndConversationsBecomeTheSameIdsAsByTheirTools) {
   EXPECT_EQ(by_text->prompt, model_->tokenizer()->Encode(text, {.add_special = true}));
   const auto by_chat = service_.MakeRequest({{.stop_ids = {3}}, ChatInput{Saying(text), ""}});
   ASSERT_TRUE(by_chat.ok()) << by_chat.status();
-  const auto expected = MakeChatPrompt(*model_, "", Saying(text));
+  const auto expected = ChatPrompts(*model_).Make("", Saying(text));
   EXPECT_EQ(by_chat->prompt, expected->ids);
   std::vector<TokenId> ends{3};
   ends.insert(ends.end(), expected->stop_ids.begin(), expected->stop_ids.end());
@@ -319,7 +322,7 @@ TEST_F(ServiceTest, AnInputGoesOnBehindTheTokensOfAnEarlierAnswer) {
   EXPECT_EQ(by_text->prompt, behind(model_->tokenizer()->Encode(text, {.add_special = false})));
   const auto by_chat = service_.MakeRequest({.input = ChatInput{Saying(text), ""}, .before = before});
   ASSERT_TRUE(by_chat.ok()) << by_chat.status();
-  const auto chat = MakeChatPrompt(*model_, "", Saying(text));
+  const auto chat = ChatPrompts(*model_).Make("", Saying(text));
   EXPECT_EQ(by_chat->prompt, behind(chat->ids));
   EXPECT_EQ(by_chat->stop_ids, chat->stop_ids);
   EXPECT_EQ(service_.MakeRequest({.input = IdsInput{7, 8}, .before = before})->prompt, behind({7, 8}));
@@ -388,6 +391,34 @@ TEST_F(ServiceTest, WorkIsBounded) {
   EXPECT_TRUE(Soon([&] { return done == 2; }));
   EXPECT_TRUE(small.Post([&] { ++done; }, 100).ok()) << "what ran waits no longer";
   EXPECT_TRUE(Soon([&] { return done == 3; }));
+}
+
+// The conversations that are tried out take long with this template, and all others do not.
+TEST(ChatPromptsTest, WhatATemplateReadsIsFoundOnce) {
+  const testing::TinyModelFile file(testing::DemoModelWithTemplate(
+      "{%for m in messages%}{%if 'gyre4' in m|tojson%}{%for i in range(100)%}{%for j in range(100)%}{%endfor%}"
+      "{%endfor%}{%endif%}[{{m.role}}:{{m.reasoning_content}}|{{m.content}}{{m.tool_calls|default([])|tojson}}]{%"
+      "endfor%}"));
+  const auto model = OpenModel(file.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ChatPrompts chats(**model);
+  Conversation conversation;
+  conversation.messages = boost::json::parse(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
+          "reasoning_content": "c", "tool_calls": [{"id": "d", "type": "function", "function": {"name": "e",
+          "arguments": "{\"f\": 1}"}}]}, {"role": "tool", "tool_call_id": "d", "name": "e", "content": "g"}])")
+                              .as_array();
+  const auto seconds_of_one = [&] {
+    const double begun = testing::ThreadSeconds();
+    const auto prompt = chats.Make("", conversation);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    return testing::ThreadSeconds() - begun;
+  };
+  const double first = seconds_of_one();
+  EXPECT_LT(seconds_of_one(), first / 4);
+  const auto text = chats.Text("", conversation);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, HasSubstr(R"([assistant:c|b[{"id": "d", "type": "function", "function": {"name": "e", )"
+                               R"("arguments": {"f": 1}}}]])"));
 }
 
 }  // namespace

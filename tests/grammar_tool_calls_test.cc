@@ -324,7 +324,12 @@ TEST(GrammarToolCalls, ValuesBetweenTagsEndWithTheirTag) {
   // What would be read as JSON is JSON of the schema.
   for (const char* text : {"hello", "truest", "\"1\"", "true", "True", "\"true\""})
     EXPECT_TRUE(takes("u", text)) << text;
-  for (const char* text : {"1", "null", "None", "[1]", "{}", " 1"}) EXPECT_FALSE(takes("u", text)) << text;
+  // A text may begin as a number.
+  for (const char* text :
+       {"2022-07-25T14:30:00Z", "192.168.1.100", "123e4567-e89b", "-", "-a", "1.", "01", "1e", "1 a"})
+    EXPECT_TRUE(takes("u", text)) << text;
+  for (const char* text : {"1", "-1.5", "0", "1e5", "2E-7", "1 ", "null", "None", "[1]", "{}", " 1"})
+    EXPECT_FALSE(takes("u", text)) << text;
 }
 
 // A marker that overlaps itself begins a call where it comes first, as it does for the reader.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "base/trace.h"
@@ -16,6 +17,7 @@
 #include "proto/status_json.h"
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/http_api.h"
+#include "tests/testing/option_schema.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
 
@@ -24,6 +26,19 @@ namespace {
 
 namespace json = boost::json;
 using ::testing::HasSubstr;
+
+// In the words of JSON Schema.
+std::string KindOf(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null: return "null";
+    case json::kind::bool_: return "boolean";
+    case json::kind::string: return "string";
+    case json::kind::array: return "array";
+    case json::kind::object: return "object";
+    case json::kind::double_: return "number";
+    default: return "integer";
+  }
+}
 
 class HttpDescriptionTest : public ::testing::Test {
  protected:
@@ -45,6 +60,55 @@ class HttpDescriptionTest : public ::testing::Test {
   const json::value* Schema(const json::value& post) const {
     boost::system::error_code error;
     return description_.find_pointer(At(post, "/requestBody/content/application~1json/schema/$ref").substr(1), error);
+  }
+  // A body with what the schema requires.
+  static json::object Needed(const json::value& schema) {
+    json::object body;
+    body["messages"] = json::array({json::object{{"role", "user"}, {"content", "Hi"}}});
+    for (const char* text : {"prompt", "input", "content", "worker", "query"}) body[text] = "a";
+    body["documents"] = json::array({"a"});
+    body["ranges"] = "0-1";
+    body["model"] = "demo";
+    body["max_tokens"] = 1;
+    body["tokens"] = json::array();
+    json::object needed;
+    const json::object& object = schema.as_object();
+    const json::value* ways = object.if_contains("anyOf");  // of several the first
+    const json::object& way = ways != nullptr ? ways->at(0).as_object() : object;
+    if (const json::value* required = way.if_contains("required")) {
+      for (const json::value& name : required->as_array()) needed[name.as_string()] = body.at(name.as_string());
+    }
+    return needed;
+  }
+  // The kinds of values that a schema takes, in its words; any: all.
+  std::set<std::string> KindsOf(const json::value& schema) const {
+    const json::object& object = schema.as_object();
+    std::set<std::string> kinds;
+    const auto add = [&kinds](const std::set<std::string>& more) { kinds.insert(more.begin(), more.end()); };
+    if (const json::value* ref = object.if_contains("$ref")) {
+      boost::system::error_code error;
+      return KindsOf(*description_.find_pointer(std::string(ref->as_string()).substr(1), error));
+    }
+    if (const json::value* any = object.if_contains("anyOf")) {
+      for (const json::value& one : any->as_array()) add(KindsOf(one));
+    } else if (const json::value* type = object.if_contains("type")) {
+      if (type->is_string()) kinds.insert(std::string(type->as_string()));
+      for (const json::value& one : type->is_array() ? type->as_array() : json::array()) {
+        kinds.insert(std::string(one.as_string()));
+      }
+    } else if (const json::value* one = object.if_contains("const")) {
+      kinds.insert(KindOf(*one));
+    } else if (const json::value* several = object.if_contains("enum")) {
+      for (const json::value& value : several->as_array()) kinds.insert(KindOf(value));
+    } else {
+      kinds.insert("any");
+    }
+    return kinds;
+  }
+  // The value has the fields of the schema, of the kinds that it says.
+  void ExpectDescribed(const json::value& value, const char* schema) const;
+  static bool Takes(const std::set<std::string>& kinds, const std::string& kind) {
+    return kinds.contains(kind) || kinds.contains("any") || (kind == "integer" && kinds.contains("number"));
   }
 
   const testing::TinyModelFile tiny_{testing::TinyOptions{.layers = 2}};
@@ -93,24 +157,43 @@ TEST_F(HttpDescriptionTest, EveryFieldOfItIsKnownToItsRoute) {
     ASSERT_NE(schema, nullptr) << route.path;
     EXPECT_EQ(At(*schema, "/additionalProperties"), "false") << route.path;
     for (const auto& [name, type] : schema->at("properties").as_object()) {
-      json::object body;
-      body["messages"] = json::array({json::object{{"role", "user"}, {"content", "Hi"}}});
-      for (const char* text : {"prompt", "input", "content", "ranges", "worker", "query"}) body[text] = "a";
-      body["documents"] = json::array({"a"});
-      body["model"] = "demo";
-      body["max_tokens"] = 1;
-      body["tokens"] = json::array();
-      json::object asked;
-      if (const json::object* all = schema->if_object(); all->contains("required")) {
-        for (const json::value& needed : all->at("required").as_array()) {
-          asked[needed.as_string()] = body.at(needed.as_string());
-        }
-      }
+      json::object asked = Needed(*schema);
       asked[name] = json::array({json::array()});
       const auto exchange = api_.Post(route.path, json::serialize(asked));
       EXPECT_THAT(exchange->answer.body,
                   ::testing::Not(HasSubstr("the field " + std::string(name) + " is not supported")))
           << route.path;
+    }
+  }
+}
+
+// A field takes the kinds of values that the description says, and no others.
+TEST_F(HttpDescriptionTest, AFieldHasTheTypeThatIsDescribed) {
+  const json::value samples[] = {true, 1, 1.5, "a", json::array({1}), json::object{{"a", 1}}};
+  for (const Route& route : api_.router.routes()) {
+    if (route.method != "POST") continue;
+    const json::value* schema = Schema(paths().at(PathOf(route)).at("post"));
+    ASSERT_NE(schema, nullptr) << route.path;
+    for (const auto& [name, type] : schema->at("properties").as_object()) {
+      const std::set<std::string> kinds = KindsOf(type);
+      for (const json::value& sample : samples) {
+        const bool described = Takes(kinds, KindOf(sample));
+        if (described && route.path.starts_with("/v1/cluster/")) continue;  // it would be done
+        json::object asked = Needed(*schema);
+        asked[name] = sample;
+        const auto exchange = api_.Post(route.path, json::serialize(asked));
+        const std::string& body = exchange->answer.body;
+        if (described) {
+          for (const char* kind :
+               {"true or false", "a number", "a whole number", "a string", "an array", "an object"}) {
+            EXPECT_THAT(body, ::testing::Not(HasSubstr(fmt::format("{} must be {}\"", std::string(name), kind))))
+                << route.path << sample;
+          }
+        } else {
+          EXPECT_THAT(exchange->answer.status, ::testing::AnyOf(400, 422)) << route.path << " " << name << sample;
+          EXPECT_THAT(body, HasSubstr(name)) << route.path << sample;
+        }
+      }
     }
   }
 }
@@ -134,17 +217,6 @@ TEST_F(HttpDescriptionTest, ARequiredFieldIsMissed) {
   }
 }
 
-// The schema of an option in a request.
-json::object RequestSchema(const SamplingOption& option) {
-  const bool whole = std::holds_alternative<int SamplingParams::*>(option.field);
-  const double least = option.has_foreign ? std::min(option.least, option.foreign) : option.least;
-  const bool excluded = option.above_least && !(option.has_foreign && option.foreign == option.least);
-  json::object out{{"type", json::array{whole ? "integer" : "number", "null"}}};
-  out[excluded ? "exclusiveMinimum" : "minimum"] = static_cast<int64_t>(least);
-  if (option.most < INT32_MAX) out["maximum"] = static_cast<int64_t>(option.most);
-  return out;
-}
-
 TEST_F(HttpDescriptionTest, SamplerOptionsHaveTheRangesOfTheirRows) {
   std::set<std::string> requests;
   for (const auto& [name, schema] : description_.at("components").at("schemas").as_object()) {
@@ -158,7 +230,7 @@ TEST_F(HttpDescriptionTest, SamplerOptionsHaveTheRangesOfTheirRows) {
     for (const SamplingOption& option : SamplingOptions()) {
       if (!llama && !option.openai) continue;
       const std::string_view key = llama ? option.llama : option.name;
-      json::object expected = RequestSchema(option);
+      json::object expected = testing::RequestSchema(option);
       const json::value* there = properties.if_contains(key);
       ASSERT_NE(there, nullptr) << name << " has no \"" << key << "\": " << json::serialize(expected);
       // A default is only stated where no model recommends another one.
@@ -176,36 +248,50 @@ TEST_F(HttpDescriptionTest, SamplerOptionsHaveTheRangesOfTheirRows) {
   const std::string page((std::istreambuf_iterator<char>(file)), {});
   for (const SamplingOption& option : SamplingOptions()) {
     EXPECT_TRUE(settings.as_object().contains(option.llama)) << "LlamaSettings has no " << option.llama;
-    EXPECT_THAT(page, HasSubstr(fmt::format("`{}`", option.openai ? option.name : option.llama))) << "docs/api.md";
+    EXPECT_THAT(page, HasSubstr(fmt::format("`{}`", option.shown()))) << "docs/api.md";
   }
 }
 
-// The names of an object's fields, and of those of the objects in it.
-void AddNames(const std::string& path, const json::value& value, std::set<std::string>* out) {
+// The fields of an object and of those in it, each with its kind.
+using Fields = std::map<std::string, std::string>;
+void AddFields(const std::string& path, const json::value& value, Fields* out) {
   if (const json::array* array = value.if_array(); array != nullptr && !array->empty()) {
-    return AddNames(path, (*array)[0], out);
+    return AddFields(path, (*array)[0], out);
   }
   const json::object* object = value.if_object();
   if (object == nullptr) return;
   for (const auto& [name, field] : *object) {
-    out->insert(path + std::string(name));
-    AddNames(path + std::string(name) + ".", field, out);
+    (*out)[path + std::string(name)] = KindOf(field);
+    AddFields(path + std::string(name) + ".", field, out);
   }
 }
-void AddDescribed(const std::string& path, const json::value& schema, std::set<std::string>* out) {
+using Described = std::map<std::string, json::value>;  // by their schemas
+void AddDescribed(const std::string& path, const json::value& schema, Described* out) {
   const json::object& object = schema.as_object();
   if (const json::value* items = object.if_contains("items")) return AddDescribed(path, *items, out);
   if (const json::value* any = object.if_contains("anyOf")) return AddDescribed(path, any->at(0), out);
   const json::value* properties = object.if_contains("properties");
   if (properties == nullptr) return;
   for (const auto& [name, field] : properties->as_object()) {
-    out->insert(path + std::string(name));
+    (*out)[path + std::string(name)] = field;
     AddDescribed(path + std::string(name) + ".", field, out);
   }
 }
 
+void HttpDescriptionTest::ExpectDescribed(const json::value& value, const char* schema) const {
+  Fields there;
+  Described described;
+  AddFields("", value, &there);
+  AddDescribed("", description_.at("components").at("schemas").at(schema), &described);
+  for (const auto& [name, field] : described) EXPECT_TRUE(there.contains(name)) << schema << " has no " << name;
+  for (const auto& [name, kind] : there) {
+    ASSERT_TRUE(described.contains(name)) << schema << "." << name << " is not described";
+    EXPECT_TRUE(Takes(KindsOf(described.at(name)), kind))
+        << schema << "." << name << " is described as " << described.at(name) << " and is of the kind " << kind;
+  }
+}
+
 TEST_F(HttpDescriptionTest, TheStatusHasTheFieldsThatAreDescribed) {
-  std::set<std::string> there, described;
   v1::StatusReply status;
   status.mutable_epoch()->set_number(1);
   status.add_members()->mutable_layers()->set_end(1);
@@ -218,32 +304,24 @@ TEST_F(HttpDescriptionTest, TheStatusHasTheFieldsThatAreDescribed) {
     if (name != "model") shown[name] = value;
   }
   shown["members"] = json::array();  // the next test has them
-  AddNames("", shown, &there);
-  AddDescribed("", description_.at("components").at("schemas").at("Cluster"), &described);
-  EXPECT_EQ(described, there);
+  ExpectDescribed(shown, "Cluster");
   v1::ChangeReply change;
   change.add_moves()->set_to("a");
   change.add_members()->set_name("a");
-  there.clear(), described.clear();
-  AddNames("", gyre::ChangeJson(change), &there);
-  AddDescribed("", description_.at("components").at("schemas").at("ClusterChange"), &described);
-  EXPECT_EQ(described, there);
+  ExpectDescribed(gyre::ChangeJson(change), "ClusterChange");
 }
 
 TEST_F(HttpDescriptionTest, AMembersStateHasTheFieldsThatAreDescribed) {
   v1::MemberStatus member;
   member.mutable_replica()->set_of("b");
   member.add_links()->set_to("b");
-  std::set<std::string> there, described;
-  AddNames("", MemberJson(member, "b"), &there);
-  AddDescribed("", description_.at("components").at("schemas").at("ClusterMember"), &described);
-  EXPECT_EQ(described, there);
+  ExpectDescribed(MemberJson(member, "b"), "ClusterMember");
 }
 
 // Each field is read under every name, with the same range.
 TEST_F(HttpDescriptionTest, SamplerOptionsAreReadUnderAllTheirNames) {
   for (const SamplingOption& option : SamplingOptions()) {
-    for (const std::string_view name : {option.openai ? option.name : option.llama, option.llama}) {
+    for (const std::string_view name : {option.shown(), option.llama}) {
       const auto read = [&](double value, SamplingParams* out) {
         const json::object body{{name, value}};
         JsonFields fields(body);

@@ -257,6 +257,16 @@ TEST_F(OpenAiEmbeddingsTest, ComeInAnyFormAndNumber) {
   for (size_t i = 0; i < 10; ++i) EXPECT_NEAR(few[i], all[i] / std::sqrt(sum), 1e-6);
 }
 
+TEST_F(OpenAiEmbeddingsTest, WhatAsksForNothingChangesNothing) {
+  const json::value plain = api_.Get(kEmbeddings, R"({"input":"a"})");
+  for (const char* more :
+       {R"("encoding_format":"")", R"("encoding_format":"float")", R"("pooling":"","dimensions":null)",
+        R"("normalize":true,"add_special_tokens":true,"embd_normalize":2)",
+        R"("truncate":false,"truncate_prompt_tokens":null,"input_type":"","task":null,"stream":false,"user":"")"}) {
+    EXPECT_EQ(api_.Get(kEmbeddings, std::string(R"({"input":["a"],)") + more + "}"), plain) << more;
+  }
+}
+
 TEST_F(OpenAiEmbeddingsTest, RefusalsNameTheField) {
   struct Case {
     const char* body;
@@ -271,12 +281,23 @@ TEST_F(OpenAiEmbeddingsTest, RefusalsNameTheField) {
       {R"({"input":"a","encoding_format":"int8"})", 400, "encoding_format"},
       {R"({"input":"a","pooling":"max"})", 400, "pooling"},
       {R"({"input":"a","temperature":1})", 400, "temperature"},
+      {R"({"input":""})", 400, "input"},
+      {R"({"input":["a",""]})", 400, "input"},
+      {R"({"input":[[1],[]]})", 400, "input"},
+      {R"({"input":"a","normalize":false})", 400, "normalize"},
+      {R"({"input":"a","add_special_tokens":false})", 400, "add_special_tokens"},
+      {R"({"input":"a","embd_normalize":0})", 400, "embd_normalize"},
+      {R"({"input":"a","truncate":true})", 400, "truncate"},
+      {R"({"input":"a","input_type":"query"})", 400, "input_type"},
+      {R"({"input":"a","stream":true})", 400, "stream"},
   };
   for (const Case& c : cases) {
     const auto exchange = api_.Post(kEmbeddings, c.body);
     EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
     EXPECT_EQ(At(Json(exchange->answer.body), "/error/param"), c.param) << c.body;
   }
+  EXPECT_EQ(At(Json(api_.Post(kEmbeddings, R"({"input":["a",""]})")->answer.body), "/error/message"),
+            "input[1] is empty; expected a text or token ids");
   std::string ids = "1";
   for (int i = 0; i < 1024; ++i) ids += ",1";
   const auto exchange = api_.Post(kEmbeddings, "{\"input\":[[1],[" + ids + "]]}");

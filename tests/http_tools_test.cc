@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/llama.h"
 #include "coordinator/http/ollama.h"
 #include "coordinator/http/openai.h"
 #include "model/weights.h"
@@ -32,6 +33,7 @@ class ToolsTest : public ::testing::Test {
     AddOpenAiRoutes(api_.router, api_.context);
     AddAnthropicRoutes(api_.router, api_.context);
     AddOllamaRoutes(api_.router, api_.context);
+    AddLlamaRoutes(api_.router, api_.context);
   }
   // The client's view of an answer with these tokens.
   std::string Call(const char* path, const std::string& body, const std::vector<std::string>& says,
@@ -373,6 +375,25 @@ TEST_F(ToolsTest, AResponseMayHaveToolsOfANamespace) {
            tools + "}",
        {"x"});
   EXPECT_THAT(Prompt(), HasSubstr(R"({"name": "agents__close", "arguments": {}}][tool:okagents__close])"));
+  // The choice of one, by its namespace and name, and of all of a namespace.
+  const auto chosen = [&](const std::string& choice) {
+    Call(kResponsesRoute, R"({"input":"Hi","tool_choice":)" + choice + "," + tools + "}",
+         {"<tool_call>{\"name\": \"agents__close\", \"arguments\": {}}</tool_call>"});
+    const std::string source = engine_.requests().back().grammar_source->text;
+    return std::pair(source.find(R"("agents__close")") != std::string::npos,
+                     source.find(R"("close")") != std::string::npos);
+  };
+  EXPECT_EQ(chosen(R"({"type":"function","name":"close","namespace":"agents"})"), std::pair(true, false));
+  EXPECT_EQ(chosen(R"({"type":"function","name":"close"})"), std::pair(false, true));
+  EXPECT_EQ(chosen(R"({"type":"allowed_tools","mode":"required","tools":[{"type":"namespace","name":"agents"}]})"),
+            std::pair(true, false));
+  Refused(kResponsesRoute,
+          R"({"input":"Hi","tool_choice":{"type":"function","name":"close","namespace":"x"},)" + tools + "}", 400,
+          "no tool \\\"x__close");
+  Refused(kResponsesRoute,
+          R"({"input":"Hi","tool_choice":{"type":"allowed_tools","tools":[{"type":"namespace","name":"x"}]},)" + tools +
+              "}",
+          400, "no namespace");
   Refused(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"web_search"}]})", 422, "tools[0].type: this server");
   Refused(kResponsesRoute, R"({"input":"Hi","tool_choice":{"type":"web_search"},)" + tools + "}", 422, "web_search");
 }
@@ -596,6 +617,25 @@ TEST_F(ThoughtsTest, AChatsAndOllamasThoughtsComeBack) {
            call + R"({}}}]},{"role":"tool","tool_name":"g","content":"one"}],)" + kChatTools + "}",
        {"x</think>y"});
   EXPECT_THAT(Prompt(), HasSubstr(kThought));
+}
+
+TEST_F(ThoughtsTest, TheAppliedTemplateIsTheChatsPrompt) {
+  const std::string body =
+      R"({"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.177.01c; cch=8a3f1;\nBe )"
+      R"(brief."},{"role":"user","content":[{"type":"text","text":"Hi"}]},{"role":"assistant","content":null,)"
+      R"("reasoning_content":"I wonder.","tool_calls":[{"id":"c1","type":"function","function":{"name":"g",)"
+      R"("arguments":"{}"}}]},{"role":"tool","tool_call_id":"c1","content":"one"}],)" +
+      kChatTools + "}";
+  const std::string text = At(api_.Get("/apply-template", body), "/prompt");
+  Call(kChat, body, {"x</think>y"});
+  EXPECT_THAT(Prompt(), HasSubstr(text));
+  EXPECT_THAT(text, HasSubstr(kThought));
+  EXPECT_THAT(text, HasSubstr(R"("name": "f")"));
+  EXPECT_THAT(text, HasSubstr("cch=00000;"));
+  Call(kChat, body.substr(0, body.size() - 1) + R"(,"tool_choice":"none"})", {"x</think>y"});
+  EXPECT_THAT(Prompt(),
+              HasSubstr(At(api_.Get("/apply-template", body.substr(0, body.size() - 1) + R"(,"tool_choice":"none"})"),
+                           "/prompt")));
 }
 
 // Its template reads tools and says nothing of how they are called.

@@ -72,6 +72,12 @@ TEST_F(NodeMembershipTest, OneThatWasReplacedIsNotJoined) {
   EXPECT_EQ(membership_.Meet(Coordinator(4, kCluster)), Meeting::kReplaced);
   EXPECT_EQ(membership_.term(), 5u);
   EXPECT_EQ(membership_.resumes_term(), 5u);
+  // If it is the only one, with an old state and an old clock, it is joined when the stage was kept for long enough.
+  const Deadline lost{seconds(1000)};
+  membership_.Detach(lost);
+  ASSERT_TRUE(membership_.RunsOut(lost + seconds(61), seconds(60)));
+  membership_.End();
+  EXPECT_EQ(membership_.Meet(Coordinator(4, kCluster)), Meeting::kMayJoin);
 }
 
 TEST_F(NodeMembershipTest, AStageIsKeptLongerForACoordinatorThatMayBeStartedAgain) {

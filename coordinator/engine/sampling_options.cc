@@ -99,8 +99,8 @@ Status OutOfItsRange(const SamplingOption& option, double value) {
 std::span<const SamplingOption> SamplingOptions() { return kOptions; }
 
 const SamplingOption* FindSamplingOption(std::string_view name) {
-  const auto* it =
-      std::find_if(std::begin(kOptions), std::end(kOptions), [name](const auto& o) { return o.name == name; });
+  const auto* it = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                [name](const auto& o) { return o.name == name || o.llama == name; });
   return it == std::end(kOptions) ? nullptr : it;
 }
 
@@ -115,6 +115,10 @@ void SetValue(SamplingParams* params, const SamplingOption& option, double value
 
 Status SetChecked(SamplingParams* params, const SamplingOption& option, double value) {
   const bool whole = std::holds_alternative<int SamplingParams::*>(option.field);
+  if (option.has_foreign && value == option.foreign) {
+    SetValue(params, option, option.foreign_means);
+    return {};
+  }
   if (!InRange(option, value)) return OutOfItsRange(option, value);
   if (whole && value != std::trunc(value)) {
     return InvalidArgument("{} is {}, it must be a whole number", option.name, value);

@@ -65,6 +65,9 @@ struct SamplingOption {
   bool openai = true;      // other servers of OpenAI's APIs know it by `name`
   // The flag of commands that generate, without its dashes.
   std::string_view flag, flag_value, help;
+
+  // Its name in docs/api.md and in the C API.
+  std::string_view shown() const { return openai ? name : llama; }
 };
 
 // In the order in which they are shown.
@@ -73,10 +76,10 @@ std::span<const SamplingOption> SamplingOptions();
 double ValueOf(const SamplingParams& params, const SamplingOption& option);
 // REQUIRES: a whole number that fits, if the field is one.
 void SetValue(SamplingParams* params, const SamplingOption& option, double value);
-// Null if no option has this name.
+// By any of its names; null if no option has it.
 const SamplingOption* FindSamplingOption(std::string_view name);
-// Sets the field to a number from outside. kInvalidArgument with the name, the number and what it may be: out of the
-// option's range, or not a whole number where the field is one.
+// Sets the field to a number from outside, which may be the foreign one. kInvalidArgument with the name, the number and
+// what it may be: out of the option's range, or not a whole number where the field is one.
 Status SetChecked(SamplingParams* params, const SamplingOption& option, double value);
 // "0 to 100", "above 0 and at most 1", "-1 or more": for messages and documents.
 std::string RangeOf(const SamplingOption& option);

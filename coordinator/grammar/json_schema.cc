@@ -90,10 +90,7 @@ class SchemaGrammar {
   // form: of the members, if this is a call's arguments.
   Status AddWays(const Alternative& a, bool any_order, std::vector<ExprId>* ways, const ArgumentsForm* form = nullptr) {
     if (a.among.has_value()) {
-      for (const JsonTree* v : *a.among) {
-        const bool whole = v->Is(JsonKind::kNumber) && a.number.no_point;
-        ways->push_back(whole ? text_.NumberLiteral(v->number, 0) : Literal(*v));
-      }
+      for (const JsonTree* v : *a.among) ways->push_back(Among(a, *v));
       return absl::OkStatus();
     }
     auto except = [&](JsonKind kind) {
@@ -153,12 +150,20 @@ class SchemaGrammar {
     return texts;
   }
 
+  // A value that the alternative has listed.
+  ExprId Among(const Alternative& a, const JsonTree& value) {
+    if (!value.Is(JsonKind::kNumber)) return Literal(value);
+    const ExprId number = text_.NumberLiteral(value.number, a.number.no_point ? 0 : JsonText::kMostZeros);
+    return a.number.point ? e_.And(number, text_.WithPoint()) : number;
+  }
+
   ExprId Literal(const JsonTree& value) {
     switch (value.kind) {
       case JsonKind::kNull:
       case JsonKind::kTrue:
       case JsonKind::kFalse: return text_.Word(value.kind);
-      case JsonKind::kNumber: return text_.NumberLiteral(value.number);
+      case JsonKind::kNumber:  // within a value: integers of draft 4 have no point, whatever is asked of them there
+        return text_.NumberLiteral(value.number, document_.any_draft4() ? 0 : JsonText::kMostZeros);
       case JsonKind::kString: return text_.StringLiteral(value.text);
       case JsonKind::kArray: {
         ExprId all = e_.Text("]");
@@ -249,9 +254,13 @@ class SchemaGrammar {
           auto at = std::find_if(values.begin(), values.end(), [v](const JsonTree* o) { return Equal(*v, *o); });
           if (at == values.end()) at = values.insert(at, v);
           const auto number = static_cast<uint32_t>(at - values.begin());
-          if (std::none_of(place.values.begin(), place.values.end(),
-                           [number](const auto& p) { return p.first == number; })) {
-            place.values.emplace_back(number, Literal(*v));
+          const auto same = std::find_if(place.values.begin(), place.values.end(),
+                                         [number](const auto& p) { return p.first == number; });
+          const ExprId text = Among(alternative, *v);
+          if (same == place.values.end()) {
+            place.values.emplace_back(number, text);
+          } else {
+            same->second = e_.Alt(same->second, text);
           }
         }
         if (values.size() > kMostUnique) return refused();
@@ -267,8 +276,11 @@ class SchemaGrammar {
   ExprId ReadAsJson() {
     ByteSet any;
     any.set();
-    const ExprId begun = text_.Match("[\\s{\\[\"0-9-]"), words = text_.Match("(?:true|false|null|True|False|None)\\s*");
-    return e_.Alt(e_.Concat(begun, e_.Star(e_.Bytes(any))), words);
+    // Of objects, lists and strings the beginning is enough, as no expression has all of them. A date, an address or an
+    // id begins as a number and is a text.
+    const ExprId begun = text_.Match("[\\s{\\[\"]"), words = text_.Match("(?:true|false|null|True|False|None)\\s*");
+    const ExprId number = text_.Match("-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?\\d+)?\\s*");
+    return e_.Alt({e_.Concat(begun, e_.Star(e_.Bytes(any))), words, number});
   }
 
   // The strings that a goal takes, as they stand. `any`: also those that look like JSON.

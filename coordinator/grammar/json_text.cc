@@ -322,6 +322,7 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   const ExprId no_integer = e_.Not(Match("-?(0|[1-9]\\d*)(\\.0+)?"));
   std::vector<ExprId> parts = {limits.integer ? integer : e_.Concat(e_.Optional(minus), any)};
   if (limits.no_integer) parts.push_back(no_integer);
+  if (limits.point) parts.push_back(WithPoint());
   if (limits.low.has_value()) {
     const auto& [value, exclusive] = *limits.low;
     if (value.negative()) {
@@ -355,6 +356,8 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
   }
   return parts.size() == 1 ? parts[0] : e_.And(std::move(parts));
 }
+
+ExprId JsonText::WithPoint() { return e_.Not(Match("-?(0|[1-9]\\d*)")); }
 
 ExprId JsonText::NumberLiteral(const Decimal& number, uint32_t most_zeros) {
   const std::string fraction = number.Fraction();

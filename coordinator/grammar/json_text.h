@@ -51,6 +51,7 @@ class JsonText {
   // A number in its ways of writing: 1, 1.0. most_zeros: behind what it needs; kUnbounded: all ways, for a complement.
   static constexpr uint32_t kMostZeros = 2;
   ExprId NumberLiteral(const Decimal& number, uint32_t most_zeros = kMostZeros);
+  ExprId WithPoint();                 // all texts but integers without a point: no number of them is one of draft 4
   ExprId AnyString(Writing writing);  // without quotes
   // The texts that a pattern takes as a whole; it is a literal.
   ExprId Match(const char* pattern);

@@ -117,6 +117,8 @@ Goal SchemaAlternatives::ItemGoal(const ArrayLimits& limits, size_t index) const
 StatusOr<bool> SchemaAlternatives::Reaches(const JsonTree& value, GoalId goal) {
   GYRE_ASSIGN_OR_RETURN(const std::vector<Alternative>* all, Of(goal));
   for (const Alternative& a : *all) {
+    // Within a value 1 is written without a point.
+    if (value.Is(JsonKind::kNumber) && value.number.integer() && a.number.point) continue;
     GYRE_ASSIGN_OR_RETURN(const bool reaches, Reaches(value, a));
     if (reaches) return true;
   }

@@ -41,8 +41,11 @@ struct NumberLimits {
   std::optional<Bound> low, high;
   std::vector<Decimal> multiples, no_multiples;
   bool integer = false, no_integer = false;
-  bool no_point = false;  // of integers: 1.0 is none in draft 4
-  bool none() const { return !low && !high && multiples.empty() && no_multiples.empty() && !integer && !no_integer; }
+  // In draft 4 the writing decides: 1.0 is no integer. no_point: an integer of draft 4; point: none of draft 4.
+  bool no_point = false, point = false;
+  bool none() const {
+    return !low && !high && multiples.empty() && no_multiples.empty() && !integer && !no_integer && !point;
+  }
 };
 
 struct StringLimits {

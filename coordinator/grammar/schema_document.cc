@@ -228,6 +228,7 @@ void SchemaDocument::Index(SchemaId id) {
     return value != nullptr && value->Is(JsonKind::kString) ? &value->text : nullptr;
   };
   if (const std::string* draft = text("$schema")) s.draft = DraftOf(*draft, s.draft);
+  any_draft4_ |= s.draft == Draft::k4;
   const bool old = s.draft <= Draft::k7;
   const std::string* name = text(s.draft == Draft::k4 ? "id" : "$id");
   if (name != nullptr && !(old && tree.Find("$ref") != nullptr)) {

@@ -28,6 +28,8 @@ class SchemaDocument {
   const std::string& pointer(SchemaId s) const { return schemas_[static_cast<size_t>(s)].pointer; }
   Draft draft(SchemaId s) const { return schemas_[static_cast<size_t>(s)].draft; }
   bool BeforeDraft2019(SchemaId s) const { return draft(s) <= Draft::k7; }
+  // Whether a part of it is of draft 4, in which the writing of a number says whether it is an integer: 1.0 is none.
+  bool any_draft4() const { return any_draft4_; }
   // Whether a keyword says something of a value, by the draft of s. Without $schema "dependencies" does, as it may be
   // meant as it once was.
   bool Says(SchemaId s, std::string_view keyword) const;
@@ -62,6 +64,7 @@ class SchemaDocument {
   void Index(SchemaId s);
 
   std::unique_ptr<const JsonTree> root_;
+  bool any_draft4_ = false;
   std::vector<Schema> schemas_;
   std::vector<Resource> resources_;
   absl::flat_hash_map<std::string, size_t> by_uri_;

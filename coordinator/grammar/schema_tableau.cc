@@ -442,7 +442,9 @@ Status SchemaTableau::BreakKeyword(SchemaId s, const std::string& keyword, const
   }
   if (keyword == "type") {
     if (obeyed.a.number.integer) {
-      GYRE_RETURN_IF_ERROR(way(kNumberType, [](Work* w) { w->a.number.no_integer = true; }));
+      const bool written = document_.draft(s) == SchemaDocument::Draft::k4;
+      GYRE_RETURN_IF_ERROR(
+          way(kNumberType, [written](Work* w) { (written ? w->a.number.point : w->a.number.no_integer) = true; }));
     }
     return way(static_cast<uint8_t>(kAllTypes & ~obeyed.a.types), [](Work*) {});
   }
@@ -647,7 +649,7 @@ Status SchemaTableau::Prune(Alternative* a) {
     return absl::OkStatus();
   }
   const NumberLimits& n = a->number;
-  bool number = !(n.integer && n.no_integer);
+  bool number = !(n.integer && n.no_integer) && !(n.no_point && n.point);
   if (n.low.has_value() && n.high.has_value()) {
     const int order = Decimal::Compare(n.low->value, n.high->value);
     if (order > 0 || (order == 0 && (n.low->exclusive || n.high->exclusive))) number = false;

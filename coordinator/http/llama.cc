@@ -95,18 +95,16 @@ Awaitable<void> Detokenize(ApiContext& context, Exchange& exchange) {
 Awaitable<void> ApplyTemplate(ApiContext& context, Exchange& exchange) {
   json::object body;
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
-  Conversation conversation;
+  ChatInput chat;
   if (!error) {
     JsonFields fields(body);
-    ReadMessages(fields, &conversation);  // as chats do
+    ReadChat(fields, &chat.conversation);
+    fields.Ignore("model");
     error = fields.Finish();
   }
   StatusOr<std::string> prompt = std::string();
   if (!error) {
-    std::function<void()> work = [&] {
-      const StatusOr<ChatTemplate> chat = ChatTemplate::ForModel(context.service.model());
-      prompt = chat.ok() ? chat->Render(conversation) : StatusOr<std::string>(chat.status());
-    };
+    std::function<void()> work = [&] { prompt = context.service.PromptText(std::move(chat)); };
     const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
     if (!ran.ok()) error = FromStatus(ran);
     if (ran.ok() && !prompt.ok()) error = FromInput(prompt.status(), "messages");

@@ -64,7 +64,7 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Model& mo
   out->stream = fields.Bool("stream").value_or(false);
   out->tokens = fields.Bool("return_tokens").value_or(false);
   out->timings = fields.Bool("timings_per_token").value_or(false);
-  q.progress = out->stream && fields.Bool("return_progress").value_or(false);
+  q.progress = fields.Bool("return_progress").value_or(false) && out->stream;
   const int64_t probabilities = fields.Integer("n_probs", 0, 20).value_or(0);
   if (probabilities > 0) {
     out->probabilities = static_cast<uint32_t>(probabilities);

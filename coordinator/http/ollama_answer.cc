@@ -159,6 +159,8 @@ class OllamaAnswer : public OpenAiAnswer {
   void ReadPrompt(JsonFields& fields, Question* question, ChatInput chat);
   json::object Part(const std::string& text, const std::string& thought, bool done) const;
   // The line with the call that was begun.
+  // The call that has begun, whole. REQUIRES: begun_.
+  json::object TakeCall();
   json::object CallPart();
   json::object End(const std::string& text, const std::string& thought, const UsageSum& usage) const;
 
@@ -257,14 +259,16 @@ json::object OllamaAnswer::Part(const std::string& text, const std::string& thou
   return out;
 }
 
-json::object OllamaAnswer::CallPart() {
+json::object OllamaAnswer::TakeCall() {
   json::object function{{"index", calls_}, {"name", ValidUtf8(begun_->name)}};
   function["arguments"] = CallInput(begun_->arguments.empty() ? "{}" : begun_->arguments);
-  json::object part = Part("", "", false);
-  part["message"].as_object()["tool_calls"] =
-      json::array{json::object{{"id", CallId("call_", id_, 0, calls_)}, {"function", std::move(function)}}};
-  ++calls_;
   begun_.reset();
+  return {{"id", CallId("call_", id_, 0, calls_++)}, {"function", std::move(function)}};
+}
+
+json::object OllamaAnswer::CallPart() {
+  json::object part = Part("", "", false);
+  part["message"].as_object()["tool_calls"] = json::array{TakeCall()};
   return part;
 }
 
@@ -290,7 +294,7 @@ std::string OllamaAnswer::Whole(const std::vector<Choice>& choices, const UsageS
   json::object end = End(choice.text, choice.reasoning, usage);
   json::array calls;
   const auto take = [&] {
-    if (begun_) calls.push_back(CallPart().at("message").at("tool_calls").at(0));
+    if (begun_) calls.push_back(TakeCall());
   };
   for (const AnswerDelta& part : choice.parts) {
     if (part.kind == AnswerDelta::Kind::kArguments) begun_->arguments = part.text;

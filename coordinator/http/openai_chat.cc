@@ -91,9 +91,7 @@ void ReadLogprobs(JsonFields& fields, Question* question) {
 void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   ChatInput chat;
-  ReadMessages(fields, &chat.conversation);
-  ReadChatTools(fields, &tools_);
-  tools_.Offer(&chat.conversation);
+  tools_ = ReadChat(fields, &chat.conversation);
   question->input = std::move(chat);
   question->tenant = tenant_;
   ReadSampling(fields, context_, question);

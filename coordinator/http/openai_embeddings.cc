@@ -1,4 +1,5 @@
 // The route POST /v1/embeddings.
+#include <algorithm>
 #include <bit>
 
 #include "absl/strings/escaping.h"
@@ -7,12 +8,51 @@
 #include "coordinator/http/openai_routes.h"
 #include "coordinator/http/openai_sampling.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "model/weights.h"
 
 namespace gyre::http {
 namespace {
 
 namespace json = boost::json;
+
+// A choice of a few names, the first of which is the usual one. "" asks for none of them, as null does.
+std::string ReadChoice(JsonFields& fields, const char* name, std::initializer_list<const char*> choices) {
+  const std::string value = fields.String(name).value_or("");
+  if (value.empty()) return *choices.begin();
+  if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+    fields.Fail(BadRequest(fmt::format("{} is {}; it may be {}", name, value, fmt::join(choices, ", ")), name));
+  }
+  return value;
+}
+
+// A text without a token has no vector, and the begin token alone says nothing.
+void RefuseEmpty(JsonFields& fields, const std::vector<PromptInput>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool empty = std::visit([](const auto& input) { return input.empty(); }, inputs[i]);
+    if (!empty) continue;
+    const json::value* value = fields.Any("input");
+    const bool list = value != nullptr && value->is_array();
+    return fields.Fail(BadRequest(
+        fmt::format("input{} is empty; expected a text or token ids", list ? fmt::format("[{}]", i) : ""), "input"));
+  }
+}
+
+// What other servers are told about how they make a vector: what is done here anyway is accepted.
+void ReadMethods(JsonFields& fields) {
+  if (!fields.Bool("add_special_tokens").value_or(true)) fields.RefuseAny("add_special_tokens", "they are always added");
+  constexpr int64_t kEuclidean = 2;  // llama.cpp's number
+  if (fields.Integer("embd_normalize", INT64_MIN, INT64_MAX).value_or(kEuclidean) != kEuclidean) {
+    fields.RefuseAny("embd_normalize", "vectors have the length 1, which is 2 there, or with \"normalize\": false their own");
+  }
+  for (const char* name : {"truncate", "truncate_prompt_tokens"}) {
+    fields.Refuse(name, "a text that is longer than the context is an error");
+  }
+  for (const char* name : {"input_type", "task", "instruction"}) {
+    fields.Refuse(name, "write what the model is to be told into the input");
+  }
+  fields.Refuse("stream", "vectors come whole");
+}
 
 std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http, EmbeddingsJob* job) {
   json::object object;
@@ -21,19 +61,14 @@ std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http,
   const ModelSpec& spec = context.service.model().spec();
   job->model = ReadModel(fields, context);
   const std::vector<PromptInput> inputs = ReadPrompts(fields, "input", spec.vocab, kMaxEmbeddings);
-  const std::string format = fields.String("encoding_format").value_or("float");
-  job->base64 = format == "base64";
-  if (!job->base64 && format != "float") {
-    fields.Fail(BadRequest(fmt::format("encoding_format is {}; it may be float or base64", format), "encoding_format"));
-  }
+  RefuseEmpty(fields, inputs);
+  job->base64 = ReadChoice(fields, "encoding_format", {"float", "base64"}) == "base64";
   job->dimensions = static_cast<size_t>(fields.Integer("dimensions", 1, spec.dim).value_or(spec.dim));
-  const std::string pooling = fields.String("pooling").value_or("mean");
-  if (pooling != "mean" && pooling != "last" && pooling != "cls") {
-    fields.Fail(BadRequest(fmt::format("pooling is {}; it may be mean, last or cls", pooling), "pooling"));
-  }
+  const std::string pooling = ReadChoice(fields, "pooling", {"mean", "last", "cls"});
   Question question;
   question.embedding = pooling == "last" ? Pooling::kLast : pooling == "cls" ? Pooling::kFirst : Pooling::kMean;
   job->normalize = fields.Bool("normalize").value_or(true);
+  ReadMethods(fields);
   question.tenant = http.caller.tenant;
   question.priority = ReadPriority(fields);
   question.cache_salt = ReadCacheSalt(fields);

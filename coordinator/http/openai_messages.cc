@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "coordinator/http/json_text.h"
-#include "coordinator/http/tool_fields.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
@@ -140,6 +139,14 @@ void ReadMessages(JsonFields& fields, Conversation* conversation) {
   if (const json::object* extra = fields.Object("chat_template_kwargs")) conversation->extra = *extra;
   const std::string effort = fields.String("reasoning_effort").value_or("");
   if (!effort.empty()) conversation->extra["reasoning_effort"] = effort;
+}
+
+ToolRequest ReadChat(JsonFields& fields, Conversation* conversation) {
+  ReadMessages(fields, conversation);
+  ToolRequest tools;
+  ReadChatTools(fields, &tools);
+  tools.Offer(conversation);
+  return tools;
 }
 
 }  // namespace gyre::http

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "coordinator/http/json_fields.h"
+#include "coordinator/http/tool_fields.h"
 #include "model/chat_template.h"
 
 namespace gyre::http {
@@ -25,5 +26,8 @@ boost::json::object TextMessage(std::string_view role, std::string_view text);
 // tool_call_id if present), whether the last one is to be continued (continue_final_message, add_generation_prompt, or
 // its own `prefix`), and the further variables of the template: chat_template_kwargs and reasoning_effort.
 void ReadMessages(JsonFields& fields, Conversation* conversation);
+
+// All that the prompt of a chat is made of: the same and its tools, which are returned.
+ToolRequest ReadChat(JsonFields& fields, Conversation* conversation);
 
 }  // namespace gyre::http

@@ -54,7 +54,7 @@ void IgnoreAccounting(JsonFields& fields, bool stores) {
 StreamFields ReadStreaming(JsonFields& fields) {
   StreamFields out;
   out.stream = fields.Bool("stream").value_or(false);
-  out.progress = out.stream && fields.Bool("return_progress").value_or(false);
+  out.progress = fields.Bool("return_progress").value_or(false) && out.stream;
   const json::object* options = fields.Object("stream_options");
   if (options == nullptr) return out;
   JsonFields inner(*options, "stream_options.");

@@ -135,7 +135,8 @@ bool NamesTool(JsonFields& choice) {
 std::string ChosenName(JsonFields& choice, bool flat) {
   if (flat) {
     choice.Require("name");
-    return choice.String("name").value_or("");
+    const std::string name = choice.String("name").value_or(""), space = choice.String("namespace").value_or("");
+    return space.empty() ? name : NamespacedName(space, name);
   }
   const std::string type = choice.String("type").value_or("") == "custom" ? "custom" : "function";
   choice.Require(type);
@@ -178,6 +179,19 @@ void ReadMode(JsonFields& fields, const std::string& mode, ToolRequest* out) {
   }
 }
 
+// All tools of a namespace.
+void AllowNamespace(JsonFields& fields, const ToolRequest& request, DeclaredTools* kept) {
+  fields.Require("name");
+  const std::string space = fields.String("name").value_or("");
+  const size_t before = kept->size();
+  for (const auto& [name, parts] : request.namespaced) {
+    const auto tool = request.declared.find(name);
+    if (parts.first == space && tool != request.declared.end()) kept->insert(*tool);
+  }
+  if (fields.failed() || kept->size() > before) return;
+  fields.Fail(BadRequest(fmt::format("tool_choice: there is no namespace \"{}\"", space), "tool_choice"));
+}
+
 void ReadAllowed(JsonFields& choice, bool flat, ToolRequest* out) {
   const json::object* allowed = flat ? nullptr : choice.Object("allowed_tools");
   if (!flat) choice.Require("allowed_tools");
@@ -191,6 +205,7 @@ void ReadAllowed(JsonFields& choice, bool flat, ToolRequest* out) {
   if (tools != nullptr) {
     DeclaredTools kept;
     inner.EachObject("tools", *tools, [&](JsonFields& tool) {
+      if (flat && tool.String("type").value_or("") == "namespace") return AllowNamespace(tool, *out, &kept);
       if (!NamesTool(tool)) return;
       const std::string name = ChosenName(tool, flat);
       CheckDeclared(tool, name, *out);

@@ -63,6 +63,7 @@ Service::Service(const Model& model, EngineCalls engine, uint32_t context, const
     : model_(model),
       context_(context),
       limits_(limits),
+      chats_(model),
       grammars_(std::make_unique<Grammars>(model)),
       streams_(WithGrammars(std::move(engine), grammars_.get()), limits.streams, keeper),
       pool_("texts", "texts wait to be tokenized",
@@ -100,14 +101,23 @@ StatusOr<std::string> Service::TokenBytes(TokenId id, bool control_texts) const 
   return model_.tokenizer()->Bytes(id, control_texts);
 }
 
-StatusOr<ChatPrompt> Service::Prompt(ChatInput chat) const {
-  Conversation& c = chat.conversation;
-  size_t bytes = BytesOf(c.tools);
-  for (const json::value& message : c.messages) bytes += BytesOf(message);
-  for (const auto& [key, value] : c.extra) bytes += key.size() + BytesOf(value);
+Status Service::Prepare(Conversation* conversation) const {
+  size_t bytes = BytesOf(conversation->tools);
+  for (const json::value& message : conversation->messages) bytes += BytesOf(message);
+  for (const auto& [key, value] : conversation->extra) bytes += key.size() + BytesOf(value);
   GYRE_RETURN_IF_ERROR(CheckLength("the conversation", bytes, limits_.prompt_bytes));
-  if (!limits_.keep_changing_lines) HoldChangingLines(&c);
-  return MakeChatPrompt(model_, chat.format, c);
+  if (!limits_.keep_changing_lines) HoldChangingLines(conversation);
+  return absl::OkStatus();
+}
+
+StatusOr<ChatPrompt> Service::Prompt(ChatInput chat) const {
+  GYRE_RETURN_IF_ERROR(Prepare(&chat.conversation));
+  return chats_.Make(chat.format, chat.conversation);
+}
+
+StatusOr<std::string> Service::PromptText(ChatInput chat) const {
+  GYRE_RETURN_IF_ERROR(Prepare(&chat.conversation));
+  return chats_.Text(chat.format, chat.conversation);
 }
 
 StatusOr<Conversation> Service::ParseConversation(std::string_view messages, std::string_view tools) const {

@@ -89,6 +89,7 @@ class Service {
   // context.
   StatusOr<std::vector<TokenId>> Tokenize(std::string_view text, const EncodeOptions& options) const;
   StatusOr<ChatPrompt> Prompt(ChatInput chat) const;
+  StatusOr<std::string> PromptText(ChatInput chat) const;  // as ChatPrompts::Text
   // The other way: the bytes of a text of these ids, as the model's output has them, possibly no whole UTF-8; and the
   // bytes of one id in the middle of a text. Control tokens have none, unless `control_texts`: then they have the text
   // that the vocabulary stores. kInvalidArgument: an id is out of range, or more bytes than a prompt may have.
@@ -115,6 +116,8 @@ class Service {
   Status Post(std::function<void()> work, size_t bytes = 0);
 
  private:
+  // Checks the conversation, and holds its changing lines.
+  Status Prepare(Conversation* conversation) const;
   Status ReadPrompt(Question& question, Request* request) const;
   // REQUIRES: ReadPrompt, which finds the form of the answer.
   Status CompileGrammar(Question& question) const;
@@ -124,6 +127,7 @@ class Service {
   const Model& model_;
   const uint32_t context_;
   const ServiceLimits limits_;
+  const ChatPrompts chats_;
   const std::unique_ptr<Grammars> grammars_;
   EventStreams streams_;
   WorkPool pool_;

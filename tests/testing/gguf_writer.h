@@ -36,12 +36,7 @@ class GgufWriter {
     const DTypeInfo& info = Info(type);
     std::vector<std::byte> bytes(values.size() / info.block_elems * info.block_bytes);
     Quantize(type, values.data(), bytes.data(), values.size());
-    ++n_tensors_;
-    Text(tensors_, name);
-    tensors_.Put(static_cast<uint32_t>(dims.size()));
-    for (uint64_t d : dims) tensors_.Put(d);
-    tensors_.Put(type);
-    tensors_.Put(static_cast<uint64_t>(data_.size()));
+    Describe(name, type, dims, data_.size());
     data_.PutBytes(bytes.data(), bytes.size());
     data_.PadTo(32);
   }
@@ -51,12 +46,7 @@ class GgufWriter {
     const DTypeInfo& info = Info(type);
     uint64_t bytes = info.block_bytes;
     for (uint64_t d : dims) bytes *= d;
-    ++n_tensors_;
-    Text(tensors_, name);
-    tensors_.Put(static_cast<uint32_t>(dims.size()));
-    for (uint64_t d : dims) tensors_.Put(d);
-    tensors_.Put(type);
-    tensors_.Put(static_cast<uint64_t>(data_.size()) + holes_);
+    Describe(name, type, dims, data_.size() + holes_);
     holes_ += (bytes / info.block_elems + 31) / 32 * 32;
   }
   uint64_t HoleBytes() const { return holes_; }
@@ -75,6 +65,14 @@ class GgufWriter {
   }
 
  private:
+  void Describe(std::string_view name, DType type, const std::vector<uint64_t>& dims, uint64_t offset) {
+    ++n_tensors_;
+    Text(tensors_, name);
+    tensors_.Put(static_cast<uint32_t>(dims.size()));
+    for (uint64_t d : dims) tensors_.Put(d);
+    tensors_.Put(type);
+    tensors_.Put(offset);
+  }
   static void Text(Encoder& out, std::string_view s) {
     out.Put(static_cast<uint64_t>(s.size()));
     out.PutBytes(s.data(), s.size());
