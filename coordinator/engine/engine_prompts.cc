@@ -21,7 +21,7 @@ uint32_t RowsToScore(const Request& r) {
 void Engine::Impl::AskRows(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
   const Request& r = s.request;
   const uint32_t end = item.first_position + item.count;
-  const bool samples = item.sample_last && !r.embedding;
+  const bool samples = item.samples() && !r.embedding;
   // After a shift of the context the rows are no longer those of the prompt.
   if (item.row_class == RowClass::kPrompt && r.prompt_logits && s.window.shifts() == 0) {
     requests->push_back({.first = 0,
