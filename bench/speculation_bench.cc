@@ -1,16 +1,25 @@
 // What speculation gains: texts with it and without it in turn, on a ring in this process. Each line has the medians of
 // the seconds (and of the processor's seconds) of both and their ratio; the texts are compared, too.
 //
-//   speculation_bench MODEL [--stages N] [--threads N] [--tokens N] [--runs N] [--draft-model FILE]
+//   speculation_bench MODEL [--stages N] [--threads N] [--tokens N] [--runs N] [--only WORDS] [--draft-model FILE]
+//
+// "text" has what comes from texts alone. In the other measurements an oracle is right with a chance of 0.8: a draft
+// model of that quality on a machine of its own.
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -19,13 +28,14 @@
 #include "fmt/core.h"
 #include "runtime/measure.h"
 #include "runtime/runtime.h"
+#include "tests/testing/delayed_port.h"
 #include "tests/testing/ring_runner.h"
 
 namespace gyre {
 namespace {
 
 struct Flags {
-  std::string model, draft_model;
+  std::string model, draft_model, only;
   int stages = 1, threads = 0, runs = 3;
   uint32_t tokens = 128;
 };
@@ -36,47 +46,89 @@ double ProcessorSeconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Knows the texts, and is right with a given chance: a draft model of that quality which takes no time.
+// Knows the texts, and is right with a given chance: a draft model of that quality, on a machine of its own, that takes
+// a given time for each guess.
 class Oracle : public Drafter {
  public:
-  explicit Oracle(int vocab) : vocab_(static_cast<uint32_t>(vocab)) {}
-  void Set(double chance, std::vector<std::vector<TokenId>> known) {
+  explicit Oracle(int vocab) : vocab_(static_cast<uint32_t>(vocab)), thread_([this] { Loop(); }) {}
+  ~Oracle() override { Stop(); }
+  void Set(double chance, Duration each, std::vector<std::vector<TokenId>> known) {
     const std::lock_guard lock(mutex_);
     chance_ = chance;
+    each_ = each.count();
     known_ = std::move(known);
   }
   void Draft(DraftQuestion q, std::function<void(std::vector<TokenId>)> answer) override {
-    std::vector<TokenId> drafts;
     {
       const std::lock_guard lock(mutex_);
-      std::vector<TokenId>& text = texts_[q.seq];
-      text.resize(q.first);
-      text.insert(text.end(), q.tokens.begin(), q.tokens.end());
-      for (const std::vector<TokenId>& known : known_) {
-        if (known.size() < text.size() || !std::equal(text.begin(), text.end(), known.begin())) continue;
-        for (size_t at = text.size(); at < std::min(known.size(), text.size() + q.most); ++at) {
-          const bool right = std::uniform_real_distribution<>()(random_) < chance_;
-          drafts.push_back(right ? known[at] : static_cast<TokenId>(random_() % vocab_));
-        }
-        break;
-      }
+      asked_.emplace_back(std::move(q), std::move(answer));
     }
-    answer(std::move(drafts));
+    changed_.notify_all();
   }
   void End(SeqId seq) override {
     const std::lock_guard lock(mutex_);
     texts_.erase(seq);
   }
-  void Stop() override {}
-  Duration each() const override { return {}; }
+  void Stop() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  Duration each() const override { return Duration(each_.load()); }
 
  private:
+  // The questions that came while it was busy are answered in one batch, as a model does.
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+      if (stopping_) return;
+      const auto asked = std::exchange(asked_, {});
+      uint32_t rounds = 0;
+      for (const auto& [q, answer] : asked) rounds = std::max(rounds, q.most);
+      lock.unlock();
+      std::this_thread::sleep_for(rounds * each());
+      lock.lock();
+      std::vector<std::vector<TokenId>> drafts;
+      for (const auto& [q, answer] : asked) drafts.push_back(Guess(q));
+      lock.unlock();
+      for (size_t i = 0; i < asked.size(); ++i) asked[i].second(std::move(drafts[i]));
+      lock.lock();
+    }
+  }
+  std::vector<TokenId> Guess(const DraftQuestion& q) {
+    std::vector<TokenId> drafts;
+    std::vector<TokenId>& text = texts_[q.seq];
+    text.resize(q.first);
+    text.insert(text.end(), q.tokens.begin(), q.tokens.end());
+    // A guess that went wrong is not gone on from as if it had been right.
+    for (const std::vector<TokenId>& known : known_) {
+      if (known.size() < text.size() || !std::equal(text.begin(), text.end(), known.begin())) continue;
+      for (size_t at = text.size(); at < std::min(known.size(), text.size() + q.most); ++at) {
+        const bool right = std::uniform_real_distribution<>()(random_) < chance_;
+        drafts.push_back(right ? known[at] : static_cast<TokenId>(random_() % vocab_));
+      }
+      return drafts;
+    }
+    // Behind a wrong guess it guesses on.
+    for (uint32_t i = 0; i < q.most; ++i) drafts.push_back(static_cast<TokenId>(random_() % vocab_));
+    return drafts;
+  }
+
   const uint32_t vocab_;
   std::mutex mutex_;
+  std::condition_variable changed_;
   double chance_ = 0;
+  std::atomic<int64_t> each_{0};
   std::vector<std::vector<TokenId>> known_;
   std::map<SeqId, std::vector<TokenId>> texts_;
+  std::deque<std::pair<DraftQuestion, std::function<void(std::vector<TokenId>)>>> asked_;
   std::mt19937 random_{1};
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
 std::vector<Request> Texts(const Flags& flags, int streams, float temperature, int vocab) {
@@ -132,7 +184,7 @@ void Compare(const std::string& name, Runtime& ring, std::vector<Request> with, 
   }
   const double off = bench::Median(wall_off), on = bench::Median(wall_on);
   const double of_off = bench::Median(processor_off), of_on = bench::Median(processor_on);
-  fmt::print("{:44} {:7.2f} s {:7.2f} s  {:5.2f} x   processor {:7.2f} s {:7.2f} s  {:5.2f} x   {}/{} drafts{}\n", name,
+  fmt::print("{:50} {:7.2f} s {:7.2f} s  {:5.2f} x   processor {:7.2f} s {:7.2f} s  {:5.2f} x   {}/{} drafts{}\n", name,
              off, on, off / on, of_off, of_on, of_off / of_on, accepted, drafted, same ? "" : "  OTHER TEXTS");
   std::fflush(stdout);
 }
@@ -146,7 +198,7 @@ std::vector<std::vector<TokenId>> Whole(const std::vector<Request>& requests, co
   return whole;
 }
 
-int Main(const Flags& flags) {
+RuntimeOptions OptionsOf(const Flags& flags) {
   RuntimeOptions o;
   o.model = flags.model;
   o.stages = flags.stages;
@@ -155,17 +207,73 @@ int Main(const Flags& flags) {
   o.parallel = 16;
   o.no_prefix_cache = true;
   o.quiet = true;
-  const auto open = [](const RuntimeOptions& options) {
-    auto ring = Runtime::Open(options);
-    if (!ring.ok()) {
-      fmt::print(stderr, "speculation_bench: {}\n", Message(ring.status()));
-      std::exit(1);
-    }
-    return *std::move(ring);
-  };
-  fmt::print("{:44} {:>9} {:>9}\n", "", "without", "with");
-  {
-    const auto ring = open(o);
+  return o;
+}
+
+std::unique_ptr<Runtime> Open(const RuntimeOptions& options) {
+  auto ring = Runtime::Open(options);
+  if (!ring.ok()) {
+    fmt::print(stderr, "speculation_bench: {}\n", Message(ring.status()));
+    std::exit(1);
+  }
+  return *std::move(ring);
+}
+
+// A ring with a drafter that is right at a given rate.
+struct Case {
+  std::string name;
+  int stages = 1;
+  double chance = 0.8;
+  double share = 0.1;  // of the stages' time for one row, which a guess takes
+  int hop_ms = 0;      // how long frames are on their way to the next stage, and to the coordinator
+  bool tcp = false;
+  uint32_t steps_in_flight = 0;  // 0: the program chooses; 1: one step a lap
+  int streams = 1;
+};
+
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases{
+      {.name = "one stage, a draft of a tenth", .share = 0.1},
+      {.name = "one stage, guesses that cost nothing (as heads)", .share = 0},
+      {.name = "one stage, 16 streams", .streams = 16},
+      {.name = "one stage, nothing comes true", .chance = 0},
+      {.name = "two stages over TCP", .stages = 2, .tcp = true},
+      {.name = "two hops of 20 ms, one step a lap", .hop_ms = 20, .steps_in_flight = 1},
+      {.name = "two hops of 20 ms", .hop_ms = 20},
+      {.name = "8 stages, hops of 20 ms, one step a lap", .stages = 8, .hop_ms = 20, .steps_in_flight = 1},
+      {.name = "8 stages, hops of 20 ms", .stages = 8, .hop_ms = 20},
+      {.name = "3 stages, hops of 100 ms", .stages = 3, .hop_ms = 100}};
+  return cases;
+}
+
+void RunCase(const Case& c, const Flags& flags) {
+  RuntimeOptions o = OptionsOf(flags);
+  o.stages = c.stages;
+  // A thread for each stage, which is a machine's core.
+  if (c.stages > 1) o.threads = c.stages;
+  o.tcp = c.tcp;
+  o.steps_in_flight = c.steps_in_flight;
+  if (c.hop_ms > 0) o.wrap_port = testing::Delays(std::chrono::milliseconds(c.hop_ms));
+  const auto model = OpenModel(o.model, {});
+  const auto oracle = std::make_shared<Oracle>((*model)->spec().vocab);
+  o.drafter = oracle;
+  const auto ring = Open(o);
+  const std::vector<Request> texts = Texts(flags, c.streams, 1.5f, ring->model().spec().vocab);
+  std::vector<Request> without = texts;
+  for (Request& r : without) r.speculation.n_max = 0;
+  const Timed plain = Run(*ring, without);
+  const double way = (c.stages + 1) * c.hop_ms * 1e-3;
+  const double row = std::max(0.0, plain.wall / flags.tokens - way);
+  const auto each = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(c.share * row));
+  oracle->Set(c.chance, each, Whole(texts, plain));
+  Compare(c.name, *ring, texts, flags);
+}
+
+int Main(const Flags& flags) {
+  fmt::print("{:50} {:>9} {:>9}\n", "", "without", "with");
+  const auto wanted = [&flags](std::string_view name) { return name.find(flags.only) != std::string_view::npos; };
+  if (wanted("text")) {
+    const auto ring = Open(OptionsOf(flags));
     const int vocab = ring->model().spec().vocab;
     // Random numbers draw, so that nothing repeats by itself.
     std::vector<Request> one = Texts(flags, 1, 1.5f, vocab), many = Texts(flags, 16, 1.5f, vocab);
@@ -185,29 +293,16 @@ int Main(const Flags& flags) {
     Compare("predicted text, 19 of 20 right, 16 streams", *ring, many, flags);
     Compare("greedy text of its own, 1 stream", *ring, Texts(flags, 1, 0, vocab), flags);
   }
-  {
-    const auto model = OpenModel(o.model, {});
-    const auto oracle = std::make_shared<Oracle>((*model)->spec().vocab);
-    o.drafter = oracle;
-    const auto ring = open(o);
-    for (const int streams : {1, 16}) {
-      std::vector<Request> texts = Texts(flags, streams, 1.5f, ring->model().spec().vocab);
-      std::vector<Request> without = texts;
-      for (Request& r : without) r.speculation.n_max = 0;
-      const auto whole = Whole(texts, Run(*ring, without));
-      for (const double chance : {0.8, 0.0}) {
-        oracle->Set(chance, whole);
-        Compare(fmt::format("a drafter that is right at {}, {} streams", chance, streams), *ring, texts, flags);
-      }
-    }
-    o.drafter = nullptr;
+  for (const Case& c : Cases()) {
+    if (wanted(c.name)) RunCase(c, flags);
   }
   if (!flags.draft_model.empty()) {
+    RuntimeOptions o = OptionsOf(flags);
     o.draft_model = flags.draft_model;
-    const auto ring = open(o);
-    Compare("a draft model, greedy, 1 stream", *ring, Texts(flags, 1, 0, ring->model().spec().vocab), flags);
-    Compare("a draft model, temperature 1.5, 1 stream", *ring, Texts(flags, 1, 1.5f, ring->model().spec().vocab),
-            flags);
+    const auto ring = Open(o);
+    const int vocab = ring->model().spec().vocab;
+    Compare("a draft model, greedy, 1 stream", *ring, Texts(flags, 1, 0, vocab), flags);
+    Compare("a draft model, temperature 1.5, 1 stream", *ring, Texts(flags, 1, 1.5f, vocab), flags);
   }
   return 0;
 }
@@ -219,10 +314,11 @@ int main(int argc, char** argv) {
   gyre::Flags flags;
   CLI::App app("What speculation gains.");
   app.add_option("model", flags.model)->required();
-  app.add_option("--stages", flags.stages);
-  app.add_option("--threads", flags.threads);
+  app.add_option("--stages", flags.stages, "of the rings without a delay");
+  app.add_option("--threads", flags.threads, "of a ring with one stage");
   app.add_option("--tokens", flags.tokens);
   app.add_option("--runs", flags.runs);
+  app.add_option("--only", flags.only, "what the names of the measurements contain; \"text\": those without an oracle");
   app.add_option("--draft-model", flags.draft_model);
   CLI11_PARSE(app, argc, argv);
   return gyre::Main(flags);

@@ -16,6 +16,7 @@
 #include "fmt/core.h"
 #include "model/weights.h"
 #include "runtime/kv_choice.h"
+#include "runtime/model_drafter.h"
 #include "runtime/runtime.h"
 #include "worker/layer.h"
 
@@ -92,13 +93,7 @@ StatusOr<uint64_t> DraftBytes(const EstimateOptions& options, uint64_t tokens) {
   if (options.draft_model.empty()) return 0;
   GYRE_ASSIGN_OR_RETURN(const std::string path, LocateModel(options.draft_model, options.source));
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(path, options.open));
-  const uint32_t block_size = KvPreference().block_size;
-  MemoryCounts counts;
-  counts[kPageGroup] = counts[kWindowGroup] = static_cast<uint32_t>((tokens + block_size - 1) / block_size);
-  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, counts, static_cast<int>(block_size), KvType::kF16));
-  uint64_t bytes = sizes.both + sizes.MemoryOf(LayerRange{0, sizes.num_layers()});
-  for (const uint64_t layer : sizes.layers) bytes += layer;
-  return bytes;
+  return DraftModelBytes(*model, tokens);
 }
 
 }  // namespace

@@ -6,10 +6,20 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "coordinator/cluster/planner.h"
 #include "coordinator/engine/sampler.h"
 #include "model/tokenizer.h"
 
 namespace gyre {
+
+StatusOr<uint64_t> DraftModelBytes(const Model& draft, uint64_t positions) {
+  MemoryCounts counts;
+  counts[kPageGroup] = counts[kWindowGroup] = static_cast<uint32_t>((positions + kDraftBlock - 1) / kDraftBlock);
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(draft, counts, static_cast<int>(kDraftBlock), KvType::kF16));
+  uint64_t bytes = sizes.both + sizes.MemoryOf(LayerRange{0, sizes.num_layers()});
+  for (const uint64_t layer : sizes.layers) bytes += layer;
+  return bytes;
+}
 
 std::string VocabularyDifference(const Model& target, const Model& draft) {
   const Tokenizer *t = target.tokenizer(), *d = draft.tokenizer();
@@ -50,7 +60,7 @@ StatusOr<std::shared_ptr<ModelDrafter>> ModelDrafter::Open(const ModelDrafterOpt
 
 Status ModelDrafter::Load() {
   const Model& model = *options_.model;
-  const uint32_t blocks = options_.texts * ((options_.context + kBlock - 1) / kBlock);
+  const uint32_t blocks = options_.texts * ((options_.context + kDraftBlock - 1) / kDraftBlock);
   backend_ = options_.device->NewBackend();
   StageParts parts{.model = options_.model,
                    .range = {0, static_cast<int>(model.spec().layers.size())},
@@ -62,7 +72,7 @@ Status ModelDrafter::Load() {
     GYRE_ASSIGN_OR_RETURN(auto layer, LoadLayer(model, i, *backend_, [](size_t) {}));
     PrepareRequest sizes;
     sizes.memory.units = {blocks, 0, blocks};
-    sizes.block_size = kBlock;
+    sizes.block_size = kDraftBlock;
     sizes.kv_type = KvType::kF16;
     GYRE_ASSIGN_OR_RETURN(layer->pages,
                           PagePool::For(layer->spec, model.spec().dim, PoolSizes(sizes), *options_.device));
@@ -76,11 +86,24 @@ Status ModelDrafter::Load() {
 }
 
 void ModelDrafter::Draft(DraftQuestion question, std::function<void(std::vector<TokenId>)> answer) {
+  std::function<void(std::vector<TokenId>)> unwanted;
   {
     MutexLock lock(&mutex_);
+    const auto older = std::find_if(asked_.begin(), asked_.end(),
+                                    [&question](const Asked& a) { return a.question.seq == question.seq; });
+    if (older != asked_.end()) {
+      // Only the newer answer is of use. Its question goes on from what the older one told of the text.
+      std::vector<TokenId>& told = older->question.tokens;
+      told.resize(std::min(told.size(), question.first - std::min(question.first, older->question.first)));
+      question.tokens.insert(question.tokens.begin(), told.begin(), told.end());
+      question.first = older->question.first;
+      unwanted = std::move(older->answer);
+      asked_.erase(older);
+    }
     if (!stopping_) asked_.push_back({.question = std::move(question), .answer = std::move(answer), .drafts = {}});
   }
   changed_.Signal();
+  if (unwanted) unwanted({});
 }
 
 void ModelDrafter::End(SeqId seq) {
@@ -155,7 +178,7 @@ SeqRows ModelDrafter::RowsOf(const Text& text, size_t first, size_t count) const
 // Takes blocks for `positions` positions; other texts give theirs up, the longest unused first.
 bool ModelDrafter::Hold(Text* text, size_t positions) {
   if (positions > options_.context) return false;
-  while (text->blocks.size() * kBlock < positions) {
+  while (text->blocks.size() * kDraftBlock < positions) {
     if (free_.empty()) {
       Text* victim = nullptr;
       for (auto& [seq, other] : texts_) {
@@ -212,7 +235,7 @@ bool ModelDrafter::ComputeChunk(Text* text) {
 void ModelDrafter::Advance() {
   const auto text = texts_.find(*std::exchange(behind_, std::nullopt));
   // Another text may have taken its blocks.
-  if (text == texts_.end() || text->second.blocks.size() * kBlock < text->second.tokens.size()) return;
+  if (text == texts_.end() || text->second.blocks.size() * kDraftBlock < text->second.tokens.size()) return;
   if (ComputeChunk(&text->second) && text->second.computed.size() + 1 < text->second.tokens.size())
     behind_ = text->first;
 }

@@ -21,6 +21,8 @@
 
 namespace gyre {
 
+inline constexpr uint32_t kDraftBlock = 16;  // positions
+
 struct ModelDrafterOptions {
   std::shared_ptr<const Model> model;  // that drafts
   const Model* target = nullptr;       // the one whose texts they are; needed in Open only
@@ -45,7 +47,6 @@ class ModelDrafter : public Drafter {
   Duration each() const override { return Duration(each_.load(std::memory_order_relaxed)); }
 
  private:
-  static constexpr uint32_t kBlock = 16;
   struct Text {
     std::vector<TokenId> tokens;    // as the engine has them
     std::vector<TokenId> computed;  // those whose keys and values the pages have
@@ -90,6 +91,9 @@ class ModelDrafter : public Drafter {
   std::atomic<int64_t> each_{0};       // nanoseconds
   std::thread thread_;
 };
+
+// The bytes of a draft model's weights, and of its KV cache for so many positions.
+StatusOr<uint64_t> DraftModelBytes(const Model& draft, uint64_t positions);
 
 // The first difference between two vocabularies, as a sentence; "": they are the same. Ids beyond the smaller one count
 // only where they are not padding.

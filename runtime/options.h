@@ -19,6 +19,7 @@ namespace gyre {
 struct ChangeTimeouts;
 class Drafter;
 class IdentityFolder;
+class RingPort;
 class StateKeeper;
 class Tracer;
 
@@ -77,6 +78,8 @@ struct ComputeOptions {
   uint32_t draft_tokens = 8;         // its guesses in a step at most
   bool takes_all_drafts = false;     // whatever they cost (tests, measurements)
   std::shared_ptr<Drafter> drafter;  // in place of a draft model (tests)
+  // What becomes of the process's ring ports (tests, measurements); null: nothing.
+  std::function<std::unique_ptr<RingPort>(std::unique_ptr<RingPort>)> wrap_port;
 };
 
 // The settings that make the process a coordinator for workers of other machines.

@@ -35,12 +35,15 @@ StatusOr<uint64_t> WeightBytes(const Model& model) {
   return bytes;
 }
 
-// The bytes of which the KV cache may take half. A device's own memory holds no other programs: all that weights leave
-// there is the cache's, as layers that do not fit are computed far more slowly.
-StatusOr<uint64_t> MemoryForCache(const Device* device, const Model& model) {
-  if (device == nullptr) return AvailableMemory();
+// What a draft model leaves of so many bytes; 0: unknown.
+uint64_t Without(uint64_t draft, uint64_t bytes) { return bytes == 0 ? 0 : bytes - std::min(bytes - 1, draft); }
+
+// The bytes of which the KV cache may take half, beside a draft model's. A device's own memory holds no other programs:
+// all that weights leave there is the cache's, as layers that do not fit are computed far more slowly.
+StatusOr<uint64_t> MemoryForCache(const Device* device, const Model& model, uint64_t draft) {
+  if (device == nullptr) return Without(draft, AvailableMemory());
   GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(model));
-  const uint64_t room = RoomForLayers(*device->room());
+  const uint64_t room = Without(draft, RoomForLayers(*device->room()));
   return weights < room ? std::min(room, 2 * (room - weights)) : room;
 }
 
@@ -98,14 +101,14 @@ int FirstThatFits(const ModelSizes& sizes, uint64_t memory) {
 double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
 
 // The draft model computes while the stages wait for it, so it has as many threads as they.
-StatusOr<std::shared_ptr<Drafter>> OpenDrafter(const RuntimeOptions& o, const Model& target, uint32_t context) {
-  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(o.draft_model, o.ForOpening()));
-  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(o.threads, o.cpus));
-  GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device,
-                                                       .isa = o.isa,
-                                                       .threads = std::max(1, team.threads),
-                                                       .cpus = team.cpus,
-                                                       .graphs = !o.no_graphs}));
+// `device`: the stages' one, if it has memory of its own, as that is taken when it is opened; else null.
+StatusOr<std::shared_ptr<Drafter>> OpenDrafter(const RuntimeOptions& o, std::shared_ptr<const Model> model,
+                                               const Model& target, uint32_t context, std::shared_ptr<Device> device) {
+  if (device == nullptr) {
+    GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(o.threads, o.cpus));
+    GYRE_ASSIGN_OR_RETURN(
+        device, OpenDevice({.name = o.device, .isa = o.isa, .threads = std::max(1, team.threads), .cpus = team.cpus}));
+  }
   GYRE_ASSIGN_OR_RETURN(const std::shared_ptr<Drafter> drafter, ModelDrafter::Open({.model = model,
                                                                                     .target = &target,
                                                                                     .device = device,
@@ -147,10 +150,19 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (computes) {
     GYRE_ASSIGN_OR_RETURN(runtime->device_, OpenOwnMemory(options));
   }
-  GYRE_ASSIGN_OR_RETURN(const uint64_t memory, MemoryForCache(runtime->device_.get(), *runtime->model_));
+  uint64_t draft_weights = 0;
+  if (!options.draft_model.empty() && ParseSpeculation(options.speculation) == Speculation::kAuto) {
+    GYRE_ASSIGN_OR_RETURN(runtime->draft_model_, OpenModel(options.draft_model, options.ForOpening()));
+    GYRE_ASSIGN_OR_RETURN(draft_weights, DraftModelBytes(*runtime->draft_model_, 0));
+  }
+  GYRE_ASSIGN_OR_RETURN(const uint64_t memory, MemoryForCache(runtime->device_.get(), *runtime->model_, draft_weights));
   GYRE_ASSIGN_OR_RETURN(const KvChoice cache,
                         ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv, memory)));
   runtime->context_ = cache.context;
+  if (runtime->draft_model_ != nullptr) {
+    const uint64_t positions = uint64_t{std::max(1u, options.parallel)} * cache.context;
+    GYRE_ASSIGN_OR_RETURN(runtime->draft_bytes_, DraftModelBytes(*runtime->draft_model_, positions));
+  }
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
   const std::string warning = ContextWarning(runtime->context_, static_cast<uint64_t>(spec.context));
@@ -164,6 +176,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
+  if (options.wrap_port) runtime->port_ = options.wrap_port(std::move(runtime->port_));
   if (options.serve != nullptr) {
     runtime->weights_ = std::make_unique<WeightStock>(WeightCache(options.serve->cache, 0), runtime->port_.get());
   }
@@ -179,13 +192,16 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (computes && serve == nullptr) {
     GYRE_ASSIGN_OR_RETURN(members, runtime->MembersAlone(options, cache, kv));
   } else if (computes) {
-    const uint64_t free = runtime->device_ != nullptr ? RoomForLayers(*runtime->device_->room()) : AvailableMemory();
+    const uint64_t draft = runtime->draft_bytes_;
+    const uint64_t free =
+        Without(draft, runtime->device_ != nullptr ? RoomForLayers(*runtime->device_->room()) : AvailableMemory());
+    const uint64_t given = Without(draft, serve->memory);
     LocalMember local{.name = "local", .device = runtime->device_};
-    holds = HoldsModel(options, *runtime->model_, kv, cache.memory.least, serve->memory != 0 ? serve->memory : free);
+    holds = HoldsModel(options, *runtime->model_, kv, cache.memory.least, given != 0 ? given : free);
     // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans; but
     // for a device's own, which is taken at once.
-    if (serve->memory != 0 && !holds) {
-      local.memory = serve->memory;
+    if (given != 0 && !holds) {
+      local.memory = given;
     } else if (local.device != nullptr) {
       local.memory = free;
     } else if (!holds) {
@@ -222,7 +238,7 @@ StatusOr<std::vector<Runtime::LocalMember>> Runtime::MembersAlone(const RuntimeO
     members.push_back({.name = options.stages == 1 ? "local" : fmt::format("local-{}", i + 1), .device = device_});
   }
   if (device_ == nullptr || options.stages > 1) return members;
-  const uint64_t room = RoomForLayers(*device_->room());
+  const uint64_t room = Without(draft_bytes_, RoomForLayers(*device_->room()));
   GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
                         SizesOf(*model_, cache.memory, static_cast<int>(options.block_size), kv));
   const int first = FirstThatFits(sizes, room), all = sizes.num_layers();
@@ -315,8 +331,8 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.speculation = *speculation;
   e.drafter = o.drafter;
   e.draft_tokens = o.draft_tokens;
-  if (!o.draft_model.empty() && *speculation == Speculation::kAuto) {
-    GYRE_ASSIGN_OR_RETURN(e.drafter, OpenDrafter(o, *model_, context_));
+  if (draft_model_ != nullptr) {
+    GYRE_ASSIGN_OR_RETURN(e.drafter, OpenDrafter(o, draft_model_, *model_, context_, device_));
   }
   e.scheduler.takes_all_drafts = o.takes_all_drafts;
   if (o.state != nullptr) {
@@ -365,6 +381,7 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, std::span<const LocalM
     RingPort* port = port_.get();
     if (options.tcp) {
       GYRE_ASSIGN_OR_RETURN(auto own, RingPort::Open({.listen = "127.0.0.1:0"}));
+      if (options.wrap_port) own = options.wrap_port(std::move(own));
       port = worker_ports_.emplace_back(std::move(own)).get();
     }
     w.port = port;

@@ -66,7 +66,9 @@ class Runtime {
   Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv, int members);
 
   std::shared_ptr<const Model> model_;
-  std::shared_ptr<Device> device_;  // with memory of its own; null: the host's processors compute
+  std::shared_ptr<const Model> draft_model_;  // null: there is none
+  uint64_t draft_bytes_ = 0;                  // that its weights and KV cache take
+  std::shared_ptr<Device> device_;            // with memory of its own; null: the host's processors compute
   uint32_t context_ = 0;
   bool context_shift_ = false;
   uint64_t term_ = 0;

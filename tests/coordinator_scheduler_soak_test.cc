@@ -71,8 +71,12 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;
   uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0, members_lost = 0;
+  uint64_t gone_on = 0, gone_on_void = 0, left_out = 0;
   const auto add = [&](uint64_t seed, const SchedulerWorld& world) {
     events += world.events();
+    gone_on += world.gone_on();
+    gone_on_void += world.gone_on_void();
+    left_out += world.left_out();
     holds += world.holds();
     shifts += world.shifts();
     lost += world.lost();
@@ -102,6 +106,9 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(sum.replayed_rows, 10000u);
   EXPECT_GE(sum.accepted_drafts, 1000u);
   EXPECT_GE(sum.draft_rows, sum.accepted_drafts + 1000);
+  EXPECT_GE(gone_on, 500u);
+  EXPECT_GE(gone_on_void, 500u);
+  EXPECT_GE(left_out, 100u);
   EXPECT_GE(holds, 2000u);
   EXPECT_GE(shifts, 1000u);
   EXPECT_GE(lost, 5u);

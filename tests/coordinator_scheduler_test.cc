@@ -298,5 +298,149 @@ TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
   EXPECT_TRUE(absl::IsOutOfRange(r.scheduler.Add(SeqId{3}, {.tokens = Tokens(4), .max_positions = 20})));
 }
 
+// A sequence of 4 tokens, the last one generated, whose drafts go on while others are in flight.
+class SchedulerDrafts : public ::testing::Test {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions o = Small();
+    o.max_in_flight = 3;
+    o.takes_all_drafts = true;
+    return o;
+  }
+  void SetUp() override {
+    r_.Add(1, Tokens(3));
+    r_.Next();
+    r_.LandAndAppend(10);
+  }
+  void Propose(std::vector<TokenId> tokens) {
+    const size_t n = tokens.size();
+    r_.scheduler.Propose(kOne, {.tokens = std::move(tokens), .chances = std::vector<float>(n, 0.9f)});
+  }
+  // Whether another token is owed after this one.
+  bool Append(TokenId token) {
+    EXPECT_TRUE(r_.scheduler.Append(kOne, token).ok());
+    r_.Check();
+    return r_.scheduler.SampleOwed(kOne);
+  }
+  static constexpr SeqId kOne{1};
+  Rig r_{Options()};
+};
+
+TEST_F(SchedulerDrafts, StepsGoOnBehindDraftsInFlight) {
+  EXPECT_FALSE(r_.scheduler.MayGoOn(kOne)) << "its last token's row is not launched";
+  Propose({11, 12});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 3, 3, true}}));
+  EXPECT_TRUE(r_.scheduler.MayGoOn(kOne));
+  EXPECT_EQ(r_.scheduler.Undecided(kOne), (std::vector<TokenId>{11, 12}));
+  EXPECT_EQ(r_.Next(), Shape{});
+  Propose({13, 14});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 6, 2, false}}));
+  EXPECT_EQ(r_.Land().valid.size(), 1u);
+  EXPECT_TRUE(Append(11));
+  EXPECT_TRUE(Append(12));
+  EXPECT_FALSE(Append(13)) << "its row is in flight";
+  EXPECT_EQ(r_.Next(), Shape{});
+  EXPECT_EQ(r_.Land().valid.size(), 1u);
+  EXPECT_TRUE(r_.scheduler.SampleOwed(kOne));
+  EXPECT_TRUE(Append(14));
+  EXPECT_FALSE(Append(15));
+  EXPECT_EQ(r_.Next(), (Shape{{1, 8, 1, true}}));
+  EXPECT_EQ(r_.scheduler.stats().accepted_drafts, 4u);
+}
+
+TEST_F(SchedulerDrafts, WhatFollowsAWrongDraftIsVoidAndKeepsNothingOut) {
+  Propose({11, 12});
+  r_.Next();
+  Propose({13});
+  r_.Next();
+  Propose({14});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 7, 1, false}}));
+  Propose({15});
+  EXPECT_EQ(r_.Next(), Shape{}) << "three steps are in flight";
+  r_.Land();
+  EXPECT_TRUE(Append(11));
+  EXPECT_FALSE(Append(99));
+  // Two void steps are in flight, and one more beside the new row would be a fourth.
+  Propose({16});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 5, 2, true}}));
+  EXPECT_EQ(r_.Land().valid.size(), 0u);
+  EXPECT_EQ(r_.Land().valid.size(), 0u);
+  EXPECT_EQ(r_.Land().valid.size(), 1u);
+  EXPECT_TRUE(Append(16));
+}
+
+TEST_F(SchedulerDrafts, DraftsThatFailBehindOthersAreDroppedAndNoMoreCome) {
+  Propose({11});
+  r_.Next();
+  Propose({12});
+  r_.Next();
+  r_.Land();
+  r_.Land(false);
+  EXPECT_TRUE(r_.scheduler.SampleOwed(kOne)) << "the row before them has landed";
+  EXPECT_FALSE(Append(11)) << "the row of the draft before them is dropped, too";
+  Propose({12});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 4, 1, true}}));
+  EXPECT_FALSE(r_.scheduler.MayGoOn(kOne));
+  EXPECT_EQ(r_.scheduler.stats().preemptions, 0u);
+}
+
+TEST_F(SchedulerDrafts, ARingThatIsLostDropsThem) {
+  Propose({11});
+  r_.Next();
+  Propose({12});
+  r_.Next();
+  r_.Land();
+  EXPECT_TRUE(Append(11));
+  EXPECT_FALSE(Append(12));
+  r_.flights.clear();
+  EXPECT_TRUE(r_.scheduler.LoseFlights(false).empty());
+  r_.Check();
+  EXPECT_EQ(r_.Next(), (Shape{{1, 5, 1, true}})) << "the row in flight is sent again";
+  EXPECT_TRUE(r_.scheduler.MayGoOn(kOne)) << "nobody says that the drafts were the cause";
+}
+
+TEST_F(SchedulerDrafts, NoDraftStandsAtTheLastPosition) {
+  SchedulerOptions o = Options();
+  o.memory[kPageGroup] = 2;
+  Rig r(o);
+  r.Add(2, Tokens(3), 7);
+  r.Next();
+  r.LandAndAppend(10);
+  const auto propose = [&r](int n) {
+    r.scheduler.Propose(SeqId{2}, {.tokens = Tokens(n, 11), .chances = std::vector<float>(static_cast<size_t>(n), 1)});
+  };
+  propose(1);
+  EXPECT_EQ(r.Next(), (Shape{{2, 3, 2, true}}));
+  propose(4);
+  EXPECT_EQ(r.Next(), (Shape{{2, 5, 1, false}}));
+  propose(4);
+  EXPECT_EQ(r.Next(), Shape{});
+}
+
+TEST_F(SchedulerDrafts, BlocksOfDraftsThatWereNotDrawnGoToWhoNeedsThem) {
+  SchedulerOptions o = Options();
+  o.memory[kPageGroup] = 5;
+  Rig r(o);
+  r.Add(1, Tokens(3), 20);
+  r.Next();
+  r.LandAndAppend(10);
+  r.scheduler.Propose(kOne, {.tokens = Tokens(8, 20), .chances = std::vector<float>(8, 1)});
+  EXPECT_EQ(r.Next(), (Shape{{1, 3, 9, true}}));
+  r.LandAndAppend(11);
+  r.Check();
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, 2u);
+  r.Add(2, Tokens(5, 50), 8);
+  EXPECT_EQ(r.Next(), (Shape{{1, 4, 1, true}, {2, 0, 4, false}}));
+  EXPECT_EQ(r.scheduler.stats().memory[kPageGroup].available, 1u);
+}
+
+TEST_F(SchedulerDrafts, FewerThanTheLeastAreNotSent) {
+  r_.scheduler.Propose(kOne, {.tokens = {11, 12}, .chances = {1, 1}, .least = 3});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 3, 1, true}}));
+  EXPECT_EQ(r_.Next(), Shape{});
+  r_.scheduler.Propose(kOne, {.tokens = {11, 12, 13}, .chances = {1, 1, 1}, .least = 3});
+  EXPECT_EQ(r_.Next(), (Shape{{1, 4, 3, false}}));
+}
+
 }  // namespace
 }  // namespace gyre

@@ -128,11 +128,12 @@ void Teach(DraftDepth* depth, double first, double row) {
 
 TEST(DraftDepth, NothingIsSentBeforeAStepWithoutDraftsWasSeen) {
   DraftDepth depth;
-  EXPECT_EQ(depth.Choose(1, 1, std::vector<double>{1, 1, 1}, 0, 1), 0u);
+  EXPECT_EQ(depth.Choose({.rows = 1}, 1, std::vector<double>{1, 1, 1}), 0u);
+  EXPECT_EQ(depth.ChooseBehind({}, std::vector<double>{1, 1, 1}, 1), 0u);
   depth.Observe(1, Took(10));
   // The first larger step is a try.
-  EXPECT_EQ(depth.Choose(1, 1, std::vector<double>(30, 1.0), 0, 1), 3u);
-  EXPECT_EQ(depth.Choose(1, 1, std::vector<double>(30, 0.0), 0, 1), 0u);
+  EXPECT_EQ(depth.Choose({.rows = 1}, 1, std::vector<double>(30, 1.0)), 3u);
+  EXPECT_EQ(depth.Choose({.rows = 1}, 1, std::vector<double>(30, 0.0)), 0u);
 }
 
 TEST(DraftDepth, CheapRowsAreTakenDearOnesOnlyWhereTheyComeTrue) {
@@ -140,24 +141,97 @@ TEST(DraftDepth, CheapRowsAreTakenDearOnesOnlyWhereTheyComeTrue) {
   Teach(&cheap, 10, 0.1);
   Teach(&dear, 1, 10);
   const std::vector<double> sure(16, 1.0), likely = {0.8, 0.64, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1}, wrong(16, 0.01);
-  EXPECT_EQ(cheap.Choose(1, 1, sure, 0, 1), 16u);
-  EXPECT_EQ(cheap.Choose(1, 1, likely, 0, 1), 8u);
-  EXPECT_EQ(cheap.Choose(1, 1, wrong, 0, 1), 0u);
-  EXPECT_EQ(dear.Choose(1, 1, likely, 0, 1), 0u);
-  EXPECT_EQ(dear.Choose(8, 8, likely, 0, 1), 0u);
+  EXPECT_EQ(cheap.Choose({.rows = 1}, 1, sure), 16u);
+  EXPECT_EQ(cheap.Choose({.rows = 1}, 1, likely), 8u);
+  EXPECT_EQ(cheap.Choose({.rows = 1}, 1, wrong), 0u);
+  EXPECT_EQ(dear.Choose({.rows = 1}, 1, likely), 0u);
+  EXPECT_EQ(dear.Choose({.rows = 8}, 8, likely), 0u);
   // Over a long way a row's time matters less.
-  EXPECT_GE(dear.Choose(1, 1, likely, 200 * kMs, 1), 4u);
+  EXPECT_GE(dear.Choose({.rows = 1, .transit = 200 * kMs}, 1, likely), 4u);
+}
+
+// Each row takes its time on a slow link, which the stages do not see.
+TEST(DraftDepth, TheTimeOfRowsOnTheirWayCounts) {
+  const std::vector<double> likely = {0.8, 0.64, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1};
+  DraftDepth fast, slow;
+  Teach(&fast, 10, 0.1);
+  Teach(&slow, 10, 0.1);
+  for (int round = 0; round < 40; ++round) {
+    for (const uint32_t n : {1u, 2u, 4u, 8u}) {
+      fast.ObserveWay(n, Took(50).computed);
+      slow.ObserveWay(n, Took(50 + 40 * n).computed);
+    }
+    slow.ObserveWay(3, Took(round % 8 == 7 ? 5000 : 50 + 40 * 3).computed);  // one is late now and then
+  }
+  EXPECT_EQ(fast.Choose({.rows = 1, .transit = 50 * kMs}, 1, likely), 8u);
+  const size_t n = slow.Choose({.rows = 1, .transit = 90 * kMs}, 1, likely);
+  EXPECT_GE(n, 1u);
+  EXPECT_LE(n, 4u);
 }
 
 TEST(DraftDepth, ADraftersTimeCounts) {
   DraftDepth depth;
   Teach(&depth, 10, 0.2);
-  EXPECT_GE(depth.ChooseAhead(1, 0.8, 16, 0, 0, 1), 8u);
-  const size_t slow = depth.ChooseAhead(1, 0.8, 16, 2 * kMs, 0, 1);
+  const auto ahead = [&](double chance, double each) { return depth.ChooseAhead({.rows = 1}, chance, 16, each, 0); };
+  EXPECT_GE(ahead(0.8, 0).count, 8u);
+  const size_t slow = ahead(0.8, 2 * kMs).count;
   EXPECT_GE(slow, 2u);
   EXPECT_LE(slow, 5u);
-  EXPECT_EQ(depth.ChooseAhead(1, 0.8, 16, 20 * kMs, 0, 1), 0u);
-  EXPECT_EQ(depth.ChooseAhead(1, 0.01, 16, 1 * kMs, 0, 1), 0u);
+  EXPECT_EQ(ahead(0.8, 20 * kMs), DraftsWanted());
+  EXPECT_EQ(ahead(0.01, 1 * kMs), DraftsWanted());
+}
+
+// Where the way is long and drafts take their time, the drafter goes on while a lap is under way.
+TEST(DraftDepth, StepsGoOnOverLongWays) {
+  DraftDepth depth;
+  Teach(&depth, 10, 0.2);
+  const auto ahead = [&](double chance, double each, double transit, uint32_t going_on) {
+    return depth.ChooseAhead({.rows = 1, .transit = transit}, chance, 16, each, going_on);
+  };
+  const DraftsWanted far = ahead(0.8, 10 * kMs, 60 * kMs, 1);
+  EXPECT_TRUE(far.goes_on);
+  EXPECT_EQ(far.count, 1u);
+  // Fast guesses go together, as each step costs the stages a pass over the weights.
+  const DraftsWanted fast = ahead(0.9, 3 * kMs, 300 * kMs, 1);
+  EXPECT_TRUE(fast.goes_on);
+  EXPECT_GE(fast.count, 2u);
+  EXPECT_FALSE(ahead(0.8, 10 * kMs, 60 * kMs, 0).goes_on);
+  EXPECT_FALSE(ahead(0.8, 0.1 * kMs, 0, 1).goes_on) << "a short way, and guesses that cost nothing";
+  EXPECT_EQ(ahead(0.01, 10 * kMs, 60 * kMs, 1), DraftsWanted());
+  EXPECT_FALSE(ahead(0.8, 10 * kMs, 60 * kMs, 16).goes_on) << "the stages are busy with others";
+}
+
+TEST(DraftDepth, RowsGoBehindOthersWhereTheyAreLikelyOrTheWayIsLong) {
+  DraftDepth depth;
+  Teach(&depth, 10, 0.2);
+  const std::vector<double> likely = {0.7, 0.6, 0.5}, hardly = {0.3, 0.2}, never = {0.05};
+  const auto behind = [&](std::span<const double> chances, double transit, uint32_t decoding) {
+    return depth.ChooseBehind({.transit = transit}, chances, decoding);
+  };
+  EXPECT_EQ(behind(likely, 0, 1), 3u);
+  EXPECT_EQ(behind(hardly, 0, 1), 0u);
+  EXPECT_GE(behind(hardly, 100 * kMs, 1), 1u);
+  EXPECT_EQ(behind(never, 1000 * kMs, 1), 0u);
+  EXPECT_EQ(behind(likely, 0, 8), 0u) << "others wait";
+}
+
+TEST(RequestDrafts, DraftsGoOnBehindThoseInFlight) {
+  DraftChances all;
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < 24; ++i) prompt.push_back(i % 8);
+  RequestDrafts drafts(prompt, {});
+  drafts.Begin(&all);
+  const Drafts first = drafts.Propose({}, 2);
+  EXPECT_THAT(first.tokens, ElementsAre(0, 1));
+  const Drafts behind = drafts.Propose({}, 2, first.tokens);
+  EXPECT_THAT(behind.tokens, ElementsAre(2, 3));
+  EXPECT_LT(behind.chances.front(), first.chances.back());
+  // A drafter goes on where the text's own guesses ended; these are still compared with what is drawn.
+  EXPECT_THAT(drafts.Take({9, 10}, {}, 8, std::vector<TokenId>{0, 1}).tokens, ElementsAre(9, 10));
+  drafts.Drawn(0);
+  EXPECT_THAT(drafts.Propose({}, 2, std::vector<TokenId>{7}).tokens, IsEmpty()) << "the text says otherwise";
+  drafts.Drawn(5);
+  EXPECT_THAT(drafts.Take({3}, {}, 8, std::vector<TokenId>{1}).tokens, IsEmpty()) << "what was in flight is void";
 }
 
 }  // namespace

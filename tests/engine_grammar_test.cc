@@ -145,6 +145,50 @@ TEST_F(EngineGrammar, ATextIsTheSameInAnotherRing) {
   EXPECT_GT(rounds_, 2);
 }
 
+// Drafts of predictions that are partly wrong, with questions for full logits, several steps in flight and new rings.
+TEST_F(EngineGrammar, DraftsChangeNoText) {
+  std::vector<Request> requests;
+  for (uint64_t seed = 1; seed < 5; ++seed) requests.push_back(Obeys(Hot(200, seed), SourceKind::kJsonSchema, kSchema));
+  requests.push_back(Hot(40, 7, 8));
+  requests.push_back(Greedy(40, 8, 30));
+  options_.speculation = Speculation::kOff;
+  const auto expected = Undisturbed(requests);
+  options_.speculation = Speculation::kAuto;
+  options_.scheduler.takes_all_drafts = true;
+  options_.steps_in_flight = 4;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prediction = expected[i];
+    for (size_t at = 6; at < expected[i].size(); at += 7) requests[i].prediction[at] = 9;
+  }
+  for (const int every : {1000, 25}) {  // frames
+    Start();
+    Runner runner(*engine_);
+    for (const Request& r : requests) runner.Add(r);
+    // A frame is answered when no other one comes, so that steps follow others.
+    std::deque<ScriptedStage::Received> waiting;
+    size_t most_waiting = 0;
+    for (int frames = 1; !runner.done() && frames < 500;) {
+      const ScriptedStage::Received r = stage_.Poll(std::chrono::milliseconds(2));
+      if (r.kind != FrameKind{}) {
+        waiting.push_back(r);
+        most_waiting = std::max(most_waiting, waiting.size());
+      } else if (!waiting.empty() && frames++ % every == 0) {
+        engine_->Resume(stage_.NewRing());
+        waiting.clear();
+      } else if (!waiting.empty()) {
+        stage_.Answer(waiting.front());
+        waiting.pop_front();
+      }
+    }
+    for (; !waiting.empty(); waiting.pop_front()) stage_.Answer(waiting.front());
+    EXPECT_GT(most_waiting, 2u);
+    ExpectTexts(runner, expected);
+    EXPECT_GT(engine_->stats().accepted_drafts, 20u);
+    EXPECT_GT(engine_->stats().drafted_tokens, engine_->stats().accepted_drafts);
+    engine_.reset();
+  }
+}
+
 // What must follow costs no lap of the ring.
 TEST_F(EngineGrammar, ForcedTokensGoInOneStep) {
   Start();

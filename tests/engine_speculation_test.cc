@@ -2,16 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "coordinator/engine/drafter.h"
 #include "model/arch.h"
 #include "runtime/runtime.h"
+#include "tests/testing/delayed_port.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_hybrid.h"
 #include "tests/testing/tiny_model.h"
@@ -30,6 +33,7 @@ class Adversary : public Drafter {
     std::vector<TokenId> drafts;
     {
       std::lock_guard lock(mutex_);
+      behind_ += q.assumed > 0 ? 1 : 0;
       std::vector<TokenId>& text = texts_[q.seq];
       text.resize(q.first);
       text.insert(text.end(), q.tokens.begin(), q.tokens.end());
@@ -51,11 +55,17 @@ class Adversary : public Drafter {
   }
   void Stop() override {}
   Duration each() const override { return {}; }
+  // Questions about what follows drafts in flight.
+  int behind() const {
+    std::lock_guard lock(mutex_);
+    return behind_;
+  }
 
  private:
   const int vocab_;
   std::vector<std::vector<TokenId>> known_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  int behind_ = 0;
   std::map<SeqId, std::vector<TokenId>> texts_;
   std::mt19937 random_{1};
 };
@@ -236,6 +246,59 @@ TEST_F(SpeculationTest, SameBitsThroughResizes) {
   EXPECT_GT(ring->engine().stats().accepted_drafts, 0u);
 }
 
+// The drafter goes on while a lap is under way; layers move, steps fail and the ring breaks meanwhile.
+TEST_F(SpeculationTest, SameBitsOverLongWays) {
+  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  const auto expected = testing::RunAll(without->engine(), requests_);
+  RuntimeOptions o = Ring(file_.path(), 3, "auto");
+  const auto adversary = Knowing(requests_, expected);
+  o.drafter = adversary;
+  o.wrap_port = testing::Delays(std::chrono::milliseconds(2));
+  const auto ring = testing::OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+  EXPECT_GT(adversary->behind(), 5);
+  for (const char* plan : {"local-1=0,local-2=1,local-3=2-3", "local-1=0-1,local-2=2,local-3=3"}) {
+    testing::Runner runner(ring->engine());
+    for (const Request& r : requests_) runner.Add(r);
+    const auto report = ring->cluster().ResizeAndWait(plan);
+    ASSERT_TRUE(report.ok()) << report.status();
+    ring->workers()[1]->BreakLinksForTest();
+    ExpectEqual(runner.Wait(), expected);
+  }
+  ring->workers()[1]->SetFaultHook([count = std::make_shared<std::atomic<int>>(0)]() -> Status {
+    return ++*count % 40 == 9 ? Internal("planted fault") : absl::OkStatus();
+  });
+  ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+  EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
+}
+
+// A stage leaves out what it has not begun when it hears that a draft before it was not drawn.
+TEST_F(SpeculationTest, VoidStepsAreNotComputed) {
+  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  ASSERT_NE(without, nullptr);
+  const auto expected = testing::RunAll(without->engine(), requests_);
+  for (const int stages : {1, 3}) {
+    RuntimeOptions o = Ring(file_.path(), stages, "auto");
+    o.drafter = Knowing(requests_, expected);
+    o.steps_in_flight = 6;
+    const auto ring = testing::OpenRing(o);
+    ASSERT_NE(ring, nullptr);
+    // Steps wait for the stages, so that some lie there when others are sent in their place.
+    for (const auto& worker : ring->workers()) {
+      worker->SetFaultHook([] {
+        std::this_thread::sleep_for(std::chrono::microseconds(500));
+        return absl::OkStatus();
+      });
+    }
+    ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+    uint64_t left_out = 0;
+    for (const auto& worker : ring->workers()) left_out += worker->stats().void_steps;
+    EXPECT_GT(left_out, 0u) << stages;
+  }
+}
+
 // The model drafts for itself, so that nearly all comes true; another model of the same vocabulary is mostly wrong.
 TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
   const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
@@ -251,7 +314,8 @@ TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
       RuntimeOptions o = Ring(file_.path(), 2, "auto");
       o.draft_model = path;
       o.draft_tokens = 5;
-      o.parallel = 2;  // its texts push each other out
+      o.steps_in_flight = 1;  // rows wait for drafts, which come too late elsewhere
+      o.parallel = 2;         // its texts push each other out
       const auto with = testing::OpenRing(o);
       ASSERT_NE(with, nullptr);
       ExpectEqual(testing::RunAll(with->engine(), requests), expected);

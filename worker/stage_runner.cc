@@ -64,9 +64,10 @@ void StageRunner::Loop() {
     }
     // Steps and jobs take turns, so that a long copy does not hold steps up.
     const Deadline asked = Clock::now();
-    StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
+    const bool was_there = !ahead_.empty();
+    StatusOr<Frame> frame = NextFrame();
     if (frame.ok()) {
-      queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
+      queued_ = was_there || Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
       in_step_ = true;
       OnFrame(*frame);
       {
@@ -79,6 +80,65 @@ void StageRunner::Loop() {
     }
   }
   running_ = retired_ = nullptr;
+}
+
+StatusOr<Frame> StageRunner::NextFrame() {
+  if (ahead_.empty()) return jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
+  Frame frame = std::move(ahead_.front().frame);
+  ahead_.pop_front();
+  return frame;
+}
+
+// Takes in what lies in the link. An error of the link comes again when all of this is done.
+void StageRunner::ReadAhead() {
+  constexpr size_t kFrames = 16, kBytes = 16 << 20;
+  size_t bytes = 0;
+  for (const AheadFrame& ahead : ahead_) bytes += ahead.frame.payload.size();
+  while (ahead_.size() < kFrames && bytes < kBytes) {
+    StatusOr<Frame> frame = running_->in->Recv(Clock::now());
+    if (!frame.ok()) return;
+    bytes += frame->payload.size();
+    AheadFrame ahead{.frame = *std::move(frame), .seqs = {}};
+    const FrameHeader& header = ahead.frame.header;
+    if ((header.kind == FrameKind::kTokens || header.kind == FrameKind::kHidden) && header.rows > 0 &&
+        header.epoch == running_->epoch) {
+      // One that can't be read is refused in its turn.
+      StatusOr<StepPayload> step = DecodeStepPayload(ahead.frame.payload, running_->stage->input_width());
+      if (step.ok()) ahead.seqs = std::move(step->batch.seqs);
+      for (SeqRows& s : ahead.seqs) s.blocks.clear(), s.requests.clear();
+    }
+    ahead_.push_back(std::move(ahead));
+  }
+}
+
+// Whether a frame that came behind this step has all its rows again: then drafts before them were not drawn, and nobody
+// reads what they would leave (docs/speculation.md). Only generated rows are launched on that assumption.
+bool StageRunner::IsVoid(const StepBatch& batch) {
+  const auto generated = [](const SeqRows& s) { return s.row_class == RowClass::kGenerated; };
+  if (!std::all_of(batch.seqs.begin(), batch.seqs.end(), generated)) return false;
+  ReadAhead();
+  return std::all_of(batch.seqs.begin(), batch.seqs.end(), [this](const SeqRows& s) {
+    return std::any_of(ahead_.begin(), ahead_.end(), [&s](const AheadFrame& ahead) {
+      return std::any_of(ahead.seqs.begin(), ahead.seqs.end(), [&s](const SeqRows& again) {
+        return again.seq == s.seq && again.incarnation == s.incarnation && again.first_position <= s.first_position;
+      });
+    });
+  });
+}
+
+// In the place of a void step goes a frame without rows, and at last an answer without any.
+void StageRunner::PassVoid(const FrameHeader& came) {
+  ++void_steps_;
+  FrameHeader header{.kind = FrameKind::kHidden, .dtype = running_->wire, .epoch = came.epoch, .step = came.step};
+  AddTimes(came, Duration{}, true, &header);
+  if (!running_->stage->parts().last) return Send(header, {});
+  header.kind = FrameKind::kAnswer;
+  header.dtype = WireType::kNone;
+  answer_.rows.clear();
+  encoder_.Reset();
+  EncodeStepAnswer(answer_, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes()};
+  Send(header, parts);
 }
 
 // Runs waiting jobs for a few milliseconds or a twentieth of the last step, whichever is longer. With one job a step,
@@ -148,7 +208,15 @@ Status StageRunner::TryStep(const Frame& frame) {
   if (frame.header.dtype != type) {
     return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
   }
+  if (!stage.parts().first && frame.header.rows == 0 && frame.payload.empty()) {
+    PassVoid(frame.header);
+    return absl::OkStatus();
+  }
   GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
+  if (IsVoid(step.batch)) {
+    PassVoid(frame.header);
+    return absl::OkStatus();
+  }
   GYRE_RETURN_IF_ERROR(CheckFrameSizes(stage, step.batch, frame.payload.size() - step.rows.size()));
   answer_.rows.clear();
   const Deadline start = Clock::now();
@@ -291,6 +359,7 @@ void StageRunner::BreakLinks(const Status& why) {
   running_->in->Close();
   running_->out->Close();
   broken_ = true;
+  ahead_.clear();
 }
 
 std::shared_ptr<Link> StageRunner::RunningOut() {
@@ -359,6 +428,7 @@ void StageRunner::Reset() {
     retired_ = std::move(running_);
     running_ = nullptr;
     broken_ = false;
+    ahead_.clear();
     Retire();
     weight_bytes_ = 0;
   });
@@ -392,6 +462,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   Retire();
   retired_ = std::move(running_);
   running_ = std::move(prepared);
+  ahead_.clear();
   step_count_ = std::max(step_count_.load(), running_->last_step);
   // Nobody asks for pages of a cache that is forgotten, and the coordinator counts on their memory from here on.
   if (running_->fresh) Retire();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -66,7 +67,9 @@ class StageRunner {
   // Reads pages of the running stage for another member; on the stage's thread.
   Status ReadPages(PageExport& e);
 
-  WorkerStats stats() const { return {record_.steps(), step_errors_, dropped_, 0, rows_sent_, row_bytes_sent_}; }
+  WorkerStats stats() const {
+    return {record_.steps(), step_errors_, dropped_, 0, rows_sent_, row_bytes_sent_, void_steps_};
+  }
   StepRecord& record() { return record_; }
   const StepRecord& record() const { return record_; }
   uint64_t answers() const { return answers_sent_; }
@@ -84,7 +87,11 @@ class StageRunner {
   // The stage's thread, all of these.
   void Loop();
   bool RunJobs();
+  StatusOr<Frame> NextFrame();
   void OnFrame(Frame& frame);
+  bool IsVoid(const StepBatch& batch);
+  void ReadAhead();
+  void PassVoid(const FrameHeader& came);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
   Status CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const;
@@ -120,12 +127,19 @@ class StageRunner {
   std::shared_ptr<PreparedStage> retired_;  // the stage of the plan before, until every participant has committed
   bool broken_ = false;                     // the running stage's links ended
   bool queued_ = false;                     // the frame under way came before the stage was free
-  Duration last_step_{};                    // computing time of the last step; exports have a share of it
-  Deadline slice_end_ = kNoDeadline;        // the end of the time for jobs between two steps
+  // Frames of the running links that came behind the one under way, and the first positions of the sequences in them.
+  struct AheadFrame {
+    Frame frame;
+    std::vector<SeqRows> seqs;  // without tables and requests
+  };
+  std::deque<AheadFrame> ahead_;
+  Duration last_step_{};              // computing time of the last step; exports have a share of it
+  Deadline slice_end_ = kNoDeadline;  // the end of the time for jobs between two steps
   Encoder encoder_;
   StepAnswer answer_;
 
   std::atomic<uint64_t> step_errors_{0}, dropped_{0}, rows_sent_{0}, row_bytes_sent_{0};
+  std::atomic<uint64_t> void_steps_{0};
   std::atomic<uint64_t> answers_sent_{0}, answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::atomic<uint64_t> step_taken_{0};  // the last step of the running plan that came

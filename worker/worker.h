@@ -52,6 +52,7 @@ struct WorkerStats {
   uint64_t pages_sent = 0;
   uint64_t rows_sent = 0;       // of activations, to the next stage
   uint64_t row_bytes_sent = 0;  // of the frames that carried them, headers and descriptors too
+  uint64_t void_steps = 0;      // whose rows count for nothing, so that they were not computed
 };
 
 class Worker {

@@ -16,8 +16,9 @@ struct DraftQuestion {
   // The text from token number `first` on: what came since the last question about it. first is 0 in the first one.
   size_t first = 0;
   std::vector<TokenId> tokens;
-  size_t prompt = 0;  // tokens of the text that are its prompt
-  uint32_t most = 0;  // guesses
+  size_t assumed = 0;  // so many at the end are guesses in flight
+  size_t prompt = 0;   // tokens of the text that are its prompt
+  uint32_t most = 0;   // guesses
   SamplingParams sampling;
 };
 

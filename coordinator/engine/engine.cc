@@ -57,7 +57,14 @@ void Engine::Impl::Launch() {
     full_logits_.DropStale([this](SeqId seq) { return scheduler_->Incarnation(seq); });  // of preempted sequences
     if (!CheckPools() || !plan) return;
     board_.Stale();
-    if (Status status = SendStep(*plan); !status.ok()) Break(Annotate(status, "the ring"));
+    if (Status status = SendStep(*plan); !status.ok()) {
+      Break(Annotate(status, "the ring"));
+      return;
+    }
+    for (const StepItem& item : plan->items) {
+      if (!item.samples()) continue;
+      if (Sequence* s = Find(item.seq)) speculator_.GoOn(s, scheduler_.get());
+    }
   }
 }
 

@@ -64,7 +64,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, StepId step, std::
   }
   const bool full = r.prompt_logits || (r.score && r.score->logits);
   if (full && first < scored_end) {
-    const std::optional<uint32_t> sampled = item.sample_last ? r.logprobs : std::nullopt;
+    const std::optional<uint32_t> sampled = item.samples() ? r.logprobs : std::nullopt;
     requests->push_back({.first = first - item.first_position,
                          .count = scored_end - first,
                          .mode = RowMode::kFullLogits,
@@ -80,7 +80,7 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, StepId step, std::
                          .logprobs = r.score->top});
   }
   // The last row's answer says what a sample needs, or there is none to be drawn.
-  if (item.sample_last && (first >= scored_end || scored_end < end)) AskSamples(s, item, step, requests);
+  if (item.samples() && (first >= scored_end || scored_end < end)) AskSamples(s, item, step, requests);
 }
 
 // Takes in a row's answer where the request asks for its prompt's rows, each once and in their order.

@@ -44,8 +44,8 @@ class Engine::Impl {
                      .draft_tokens = options_.draft_tokens,
                      .vocab = options_.vocab,
                      .answered =
-                         [this](SeqId seq, size_t size, std::vector<TokenId> drafts) {
-                           Post([this, seq, size, drafts = std::move(drafts)] { OnDrafts(seq, size, drafts); });
+                         [this](SeqId seq, uint64_t question, std::vector<TokenId> drafts) {
+                           Post([this, seq, question, drafts = std::move(drafts)] { OnDrafts(seq, question, drafts); });
                          }},
                     guide_) {}
 
@@ -158,7 +158,7 @@ class Engine::Impl {
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw, float raw_logit);
-  void OnDrafts(SeqId seq, size_t size, std::vector<TokenId> drafts);
+  void OnDrafts(SeqId seq, uint64_t question, std::vector<TokenId> drafts);
   // Tells the sink of a token. False: it ended the text.
   bool Accept(Sequence& s, const Draw& draw, float raw_logit);
   bool ShiftContext(Sequence& s);

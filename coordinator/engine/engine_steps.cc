@@ -28,10 +28,14 @@ const SamplingParams& Engine::Impl::SamplingOf(Sequence& s, uint32_t generated, 
 // The answers that decide the next token, and those behind the drafts. REQUIRES: the drafts stand behind the tokens.
 void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests) {
   const size_t known = s.tokens.size() - item.drafts.size();
-  s.row_requests.clear();
-  s.behind.clear();
-  for (size_t ahead = 0; ahead <= item.drafts.size(); ++ahead) {
-    const GrammarGuide::Mask mask = item.drafts.empty() ? guide_.MaskOf(s.id) : s.masks[ahead];
+  if (!item.goes_on()) {
+    s.row_requests.clear();
+    s.behind.clear();
+  }
+  // A step behind drafts in flight has no row of a known token.
+  for (size_t ahead = item.goes_on() ? 1 : 0; ahead <= item.drafts.size(); ++ahead) {
+    GrammarGuide::Mask mask;
+    if (s.request.grammar != nullptr) mask = item.drafts.empty() ? guide_.MaskOf(s.id) : s.masks[ahead];
     RowRequest request;
     if (options_.candidates_path && !s.wants_full_logits) {
       const auto generated = static_cast<uint32_t>(known + ahead - s.request.prompt.size());
@@ -72,7 +76,10 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
     }
     const size_t known = s->tokens.size();
-    s->tokens.insert(s->tokens.end(), item.drafts.begin(), item.drafts.end());
+    if (item.samples()) {
+      const std::vector<TokenId> undecided = scheduler_->Undecided(item.seq);
+      s->tokens.insert(s->tokens.end(), undecided.begin(), undecided.end());
+    }
     AskRows(*s, item, plan.step, &rows.requests);
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
@@ -155,7 +162,7 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
 
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
   if (const Status status = TakePromptRow(s, item, answer); !status.ok()) return Fail(s, status);
-  if (!item.sample_last || answer.position + 1 < item.known_end()) return;
+  if (!item.samples() || answer.position + 1 < item.known_end()) return;
   if (answer.position + 1 == item.known_end()) {
     if (const Status status = EndPrompt(s); !status.ok()) return Fail(s, status);
     return OnSampledRow(s, answer);
@@ -294,8 +301,8 @@ void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   if (Sequence* alive = Find(id)) speculator_.Speculate(alive, scheduler_.get());
 }
 
-void Engine::Impl::OnDrafts(SeqId seq, size_t size, std::vector<TokenId> drafts) {
-  if (Sequence* s = Find(seq)) speculator_.Take(s, size, std::move(drafts), scheduler_.get());
+void Engine::Impl::OnDrafts(SeqId seq, uint64_t question, std::vector<TokenId> drafts) {
+  if (Sequence* s = Find(seq)) speculator_.Take(s, question, std::move(drafts), scheduler_.get());
 }
 
 void Engine::Impl::Guide(Sequence& s, const Status& status) {

@@ -307,6 +307,16 @@ void KvCache::ReleaseBehind(uint32_t settled, uint32_t size, KvTables* t) {
   }
 }
 
+bool KvCache::Trim(uint32_t positions, KvTables* t) {
+  const size_t least = std::max(BlocksFor(positions), t->least);
+  bool any = false;
+  for (; t->blocks.size() > least; t->blocks.pop_back(), any = true) pages().Release(t->blocks.back());
+  for (; has_window() && t->WindowEnd() > least && !t->window.empty(); t->window.pop_back(), any = true)
+    window().Release(t->window.back());
+  changes_ += any ? 1 : 0;
+  return any;
+}
+
 void KvCache::Reserve(uint32_t units, KvTables* t) {
   t->window_reserved += units;
   reserved() += units;

@@ -127,6 +127,9 @@ class KvCache {
   void Publish(TokenSpan rows, uint32_t settled, uint64_t step, KvTables* tables);
   // Gives back the units that no row from `settled` on reads. A sequence of `size` tokens.
   void ReleaseBehind(uint32_t settled, uint32_t size, KvTables* tables);
+  // Gives back blocks behind those of so many positions. REQUIRES: no row of the sequence in flight is behind them.
+  // False: there are none.
+  bool Trim(uint32_t positions, KvTables* tables);
   // Gives back the units that are reserved for the sequence, because it leaves and takes no more.
   void DropReserve(KvTables* tables);
   // Everything goes back.

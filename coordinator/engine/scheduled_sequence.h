@@ -57,11 +57,12 @@ struct ScheduledSequence {
   bool poisoned = false;  // a step failed: what is in flight is worthless
   uint32_t launched = 0;  // rows [0, launched), those of drafts too
   // The tokens of launched rows behind `tokens` that are not decided: in flight, or landed while the token that is owed
-  // is drawn.
+  // is drawn. Rows in flight that are not among them, nor of known tokens, are void.
   std::deque<TokenId> drafted;
-  uint32_t reach = 0;  // positions for which it got blocks because of drafts
-  uint32_t landed = 0;
-  uint32_t cached = 0;  // rows from the prefix cache
+  uint32_t arrived = 0;  // rows that have landed, those of drafts too
+  uint32_t reach = 0;    // positions for which it got blocks because of drafts
+  uint32_t landed = 0;   // those of them that are of known tokens
+  uint32_t cached = 0;   // rows from the prefix cache
 
   bool running() const { return stage == Stage::kRunning; }
   uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
@@ -79,6 +80,10 @@ struct ScheduledSequence {
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
   bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }
+  // All rows that are known or guessed are launched, and more guesses may follow them.
+  bool goes_on() const {
+    return running() && !poisoned && !held && !awaits_mask && decoding() && launched >= size() && may_draft();
+  }
   bool sample_owed() const { return running() && !poisoned && landed == size(); }
   // A step or a ring that failed says nothing against the rows that go now.
   bool may_draft() const { return !takes_no_drafts && !quarantine.suspected(); }

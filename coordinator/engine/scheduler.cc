@@ -65,6 +65,24 @@ void Scheduler::Rep::PreemptAll() {
   while (!queue.running().empty()) Preempt(queue.running().back());
 }
 
+// Blocks that sequences hold for drafts that were not drawn go back. False: there are none.
+bool Scheduler::Rep::TakeBackDrafts() {
+  bool any = false;
+  const auto has_void = [this](const Sequence* s) {
+    return std::any_of(flights.begin(), flights.end(), [s](const Flight& flight) {
+      return std::any_of(flight.items.begin(), flight.items.end(),
+                         [s](const FlightItem& i) { return i.sequence == s && i.is_void; });
+    });
+  };
+  for (Sequence* s : queue.running()) {
+    // Void rows in flight will still be written.
+    if (s->reach <= s->size() || has_void(s)) continue;
+    s->reach = std::max(s->size(), s->launched);
+    any |= cache.Trim(s->reach, &s->kv);
+  }
+  return any;
+}
+
 // False: no sequence is held, or blocks are on their way back already.
 bool Scheduler::Rep::PreemptHeld() {
   Sequence* victim = draining > 0 ? nullptr : queue.HeldVictim();
@@ -93,6 +111,7 @@ uint32_t Scheduler::Rep::Grow(Sequence* s, uint32_t must, uint32_t want) {
   while (cache.Held(s->kv, want) < want) {
     if (cache.TakeUnit(want, barred, &s->kv)) continue;
     if (cache.Held(s->kv, want) >= must || barred) break;
+    if (TakeBackDrafts()) continue;
     if (PreemptBelow(s)) continue;
     if (starved == nullptr || ByRank()(s, starved)) starved = s;
     break;
@@ -118,18 +137,30 @@ void Scheduler::Rep::Settle(Sequence* s) {
     --options.double_frees_for_test;
     cache.ReleaseForTest(last);
   }
-  s->launched = s->landed = s->cached = s->reach = 0;
+  s->launched = s->arrived = s->landed = s->cached = s->reach = 0;
   s->poisoned = false;
   if (s->stage == Stage::kRemoved) queue.Erase(s);
 }
 
-void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
-  --s->in_flight;
-  CountAnswers(s, item, false);
+void Scheduler::Rep::LandItem(FlightItem landing, bool ok, bool alone, LandedStep* landed) {
+  Sequence* s = landing.sequence;
   const bool left = !s->running();
-  const uint32_t end = item.known_end();
-  s->takes_no_drafts |= !ok && !item.drafts.empty();
+  --s->in_flight;
+  CountAnswers(s, landing.item, false);
+  s->takes_no_drafts |= !ok && !landing.item.drafts.empty();
+  if (!landing.is_void) LandRows(s, std::move(landing.item), ok, alone, landed);
+  if (s->in_flight > 0) return;
+  if (left) --draining;
+  // Where it left just now nothing was draining.
+  if (left || s->running()) Settle(s);
+}
+
+void Scheduler::Rep::LandRows(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
+  const bool left = !s->running();
+  // What was a draft may be known by now.
+  const uint32_t end = std::min(s->size(), item.first_position + item.count);
   if (ok && !s->poisoned) {
+    s->arrived = item.first_position + item.count;
     s->landed = end;
     cache.Begun(&s->kv);
     Publish(s);
@@ -138,17 +169,17 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
       s->quarantine.Landed(end);
       landed->valid.push_back(std::move(item));
     }
+  } else if (!ok && !s->poisoned && item.first_position >= s->size()) {
+    // None of its rows is of a known token. One that was asked about, and has landed, still counts.
+    DropDrafts(s);
   } else if (!ok && !s->poisoned) {
     s->poisoned = true;
     s->quarantine.Failed(item.first_position, end, cache.has_state());
     if (!left && alone && s->quarantine.FailedAlone()) {
       landed->failed.push_back(s->id);
-      return Leave(s, Stage::kFailed);
+      Leave(s, Stage::kFailed);
     }
   }
-  if (s->in_flight > 0) return;
-  if (left) --draining;
-  Settle(s);
 }
 
 void Scheduler::Rep::LoseItem(Sequence* s, const StepItem& item, bool ring_lost) {
@@ -200,9 +231,9 @@ LandedStep Scheduler::Land(StepId step, bool ok, Deadline now, const StepTimes& 
   Rep::Flight flight = std::move(rep_->flights.front());
   rep_->flights.pop_front();
   rep_->landed_step = static_cast<uint64_t>(step);
-  rep_->pace.Landed(flight.rows, flight.launched, ok, now, times);
+  rep_->pace.Landed(flight.rows, flight.launched, ok && !flight.has_void(), now, times);
   const bool alone = flight.items.size() == 1;
-  for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, alone, &landed);
+  for (Rep::FlightItem& item : flight.items) rep_->LandItem(std::move(item), ok, alone, &landed);
   return landed;
 }
 
@@ -217,9 +248,9 @@ std::vector<SeqId> Scheduler::LoseFlights(bool ring_lost, std::span<const SeqId>
   while (!rep_->flights.empty()) {
     const Rep::Flight flight = std::move(rep_->flights.front());
     rep_->flights.pop_front();
-    for (const auto& [s, item] : flight.items) {
-      const uint32_t end = item.known_end();
-      if (s->running() && s->quarantine.MayHaveCost(end)) lost[s->id] = std::max(lost[s->id], end);
+    for (const auto& [s, item, is_void] : flight.items) {
+      const uint32_t end = std::min(s->size(), item.first_position + item.count);
+      if (s->running() && !is_void && s->quarantine.MayHaveCost(end)) lost[s->id] = std::max(lost[s->id], end);
       rep_->LoseItem(s, item, ring_lost);
     }
   }
@@ -320,8 +351,12 @@ Status Scheduler::AppendForced(SeqId id, TokenId token) {
 // The rows behind the landed ones are void.
 void Scheduler::Rep::DropDrafts(Sequence* s) {
   s->drafted.clear();
-  s->launched = s->landed;
+  s->launched = s->arrived = s->landed;
   cache.SettleMarks(s->landed, &s->kv);
+  if (s->in_flight == 0) return;
+  for (Flight& flight : flights) {
+    for (FlightItem& i : flight.items) i.is_void |= i.sequence == s;
+  }
 }
 
 Status Scheduler::Rep::Append(Sequence* s, TokenId token) {
@@ -329,18 +364,18 @@ Status Scheduler::Rep::Append(Sequence* s, TokenId token) {
     return ResourceExhausted("sequence {} has all its {} positions", static_cast<uint64_t>(s->id),
                              s->params.max_positions);
   }
-  s->proposed = {};
   s->params.tokens.push_back(token);
   s->classes.push_back(options.prefill_matches_decode ? RowClass::kPrompt : RowClass::kGenerated);
   if (!s->drafted.empty() && s->drafted.front() == token) {
-    // Its row is computed: it landed with the row before it.
+    // Its row is launched, and has landed if it was in one step with the row before it.
     s->drafted.pop_front();
-    ++s->landed;
+    s->landed = std::min(s->arrived, s->size());
     ++counts.accepted_drafts;
     s->high_water = std::max(s->high_water, s->landed);
     s->quarantine.Landed(s->landed);
     if (s->drafted.empty()) cache.SettleMarks(s->landed, &s->kv);
   } else {
+    s->proposed = {};
     DropDrafts(s);
   }
   Publish(s);
@@ -374,6 +409,7 @@ void Scheduler::Repeat(SeqId id) {
   if (s == nullptr || !s->sample_owed()) return;
   if (rep_->cache.has_state()) return rep_->Preempt(s);  // the row is in the state already
   s->landed = s->size() - 1;
+  s->proposed = {};
   rep_->DropDrafts(s);
 }
 
@@ -392,9 +428,25 @@ void Scheduler::DraftsCame(SeqId id) {
   if (ScheduledSequence* s = rep_->queue.Find(id)) s->awaits_drafts = false;
 }
 
-size_t Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
-  if (rep_->options.takes_all_drafts) return most;
-  return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each);
+std::vector<TokenId> Scheduler::Undecided(SeqId id) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  return s == nullptr ? std::vector<TokenId>() : std::vector<TokenId>(s->drafted.begin(), s->drafted.end());
+}
+
+bool Scheduler::AllLaunched(SeqId id) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  return s != nullptr && s->running() && s->launched >= s->size();
+}
+
+bool Scheduler::MayGoOn(SeqId id) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  return s != nullptr && rep_->MayGoOn(*s) && s->proposed.tokens.empty();
+}
+
+DraftsWanted Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
+  const bool several = rep_->pace.most_in_flight() > 1 && !rep_->cache.has_state();
+  if (rep_->options.takes_all_drafts) return {.count = most, .goes_on = several};
+  return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each, several);
 }
 
 bool Scheduler::MayDraft(SeqId id) const {
@@ -415,7 +467,9 @@ bool Scheduler::SampleOwed(SeqId id) const {
 
 void Scheduler::DropDrafts(SeqId id) {
   ScheduledSequence* s = rep_->queue.Find(id);
-  if (s != nullptr && s->sample_owed()) rep_->DropDrafts(s);
+  if (s == nullptr || !s->sample_owed()) return;
+  s->proposed = {};
+  rep_->DropDrafts(s);
 }
 
 std::vector<SeqId> Scheduler::Quarantined() const {

@@ -13,6 +13,7 @@
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "coordinator/engine/cache_index.h"
+#include "coordinator/engine/draft_depth.h"
 #include "coordinator/engine/scheduler_types.h"
 #include "coordinator/engine/steps_in_flight.h"
 
@@ -44,16 +45,24 @@ class Scheduler {
   // A further token that is known without an answer of the row before it. REQUIRES: Append was the last call for this
   // sequence. kResourceExhausted as above.
   Status AppendForced(SeqId seq, TokenId token);
-  // Drafts for the tokens behind the sequence's last known one, in place of those proposed before. The next step with
-  // the last token's row takes as many as pay and fit; Append and a preemption drop them. Ignored for an unknown
-  // sequence, and where drafts may have harmed before.
+  // Drafts for the tokens behind the sequence's last known one, or behind Undecided, in place of those proposed before.
+  // The next step with the last token's row takes as many as pay and fit; what is left may follow in further steps,
+  // while those before are in flight. Append of a token that was not in flight and a preemption drop them. Ignored for
+  // an unknown sequence, and where drafts may have harmed before.
   void Propose(SeqId seq, Drafts drafts);
+  // The drafts behind the known tokens whose rows are launched.
+  std::vector<TokenId> Undecided(SeqId seq) const;
+  // Whether the rows of all known tokens are launched, so that what is proposed goes behind them.
+  bool AllLaunched(SeqId seq) const;
+  // Whether more drafts may follow in a further step, as far as that does not depend on their chances, and none are
+  // proposed.
+  bool MayGoOn(SeqId seq) const;
   // Drafts are looked for: the sequence gets no rows until DraftsCame. Unknown ids are ignored.
   void AwaitDrafts(SeqId seq);
   void DraftsCame(SeqId seq);
   // How many drafts to look for, at most `most`, where each is drawn by this chance after those before it, and takes so
-  // long to find; for all sequences that decode. 0: it does not pay.
-  size_t DraftsAhead(double chance, size_t most, Duration each) const;
+  // long to find; for all sequences that decode.
+  DraftsWanted DraftsAhead(double chance, size_t most, Duration each) const;
   // Whether a step would take drafts of this sequence now, as far as that does not depend on their chances.
   bool MayDraft(SeqId seq) const;
   // Whether the token is the one whose row was launched behind the row that is owed a token.
@@ -61,7 +70,7 @@ class Scheduler {
   // Whether a token may be appended: its last row has landed. After Append this says that the token was the next draft,
   // whose row has landed too.
   bool SampleOwed(SeqId seq) const;
-  // Rows behind the one whose token is owed count for nothing.
+  // Rows behind the one whose token is owed count for nothing, those in flight too.
   void DropDrafts(SeqId seq);
   // The sequence goes on from position 0 with other tokens, as a new prompt; it keeps its place in the order of
   // arrival. Nothing of the KV cache is used again but what the prefix cache has of these tokens. REQUIRES: a sample is

@@ -82,7 +82,7 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
                    .margin = Margin(*s)},
                   &s->kv);
   if (!fits) return false;
-  s->cached = s->launched = s->landed = s->kv.published * options.block_size;
+  s->cached = s->launched = s->arrived = s->landed = s->kv.published * options.block_size;
   counts.cached_positions += s->cached;
   if (options.prefix_cache && s->params.answers.first > 0) {
     ++counts.cache_lookups;
@@ -104,7 +104,7 @@ bool Scheduler::Rep::Admit(Sequence* s, Draft* draft) {
   if (starved != nullptr || s->in_flight > 0 || (unfit == s && unfit_at == Changes())) return false;
   if (queue.running().size() >= options.max_sequences && !PreemptHeld()) return false;
   while (!TryAdmit(s)) {
-    if (PreemptHeld()) continue;
+    if (TakeBackDrafts() || PreemptHeld()) continue;
     unfit = s;
     unfit_at = Changes();
     return false;

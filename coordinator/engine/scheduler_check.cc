@@ -14,9 +14,13 @@ std::vector<const KvTables*> Scheduler::Rep::Tables() const {
 
 Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
   const auto id = static_cast<uint64_t>(s.id);
-  if (s.landed > s.launched || s.launched > s.size() + s.drafted.size() || s.landed > s.size()) {
-    return Internal("sequence {}: {} rows landed, {} launched, {} tokens, {} drafts", id, s.landed, s.launched,
-                    s.size(), s.drafted.size());
+  if (s.landed != std::min(s.arrived, s.size()) || s.arrived > s.launched || s.launched > s.size() + s.drafted.size()) {
+    return Internal("sequence {}: {} rows landed, {} with drafts, {} launched, {} tokens, {} drafts", id, s.landed,
+                    s.arrived, s.launched, s.size(), s.drafted.size());
+  }
+  if (!s.drafted.empty() && s.launched != s.size() + s.drafted.size()) {
+    return Internal("sequence {}: {} drafts behind {} tokens, {} rows launched", id, s.drafted.size(), s.size(),
+                    s.launched);
   }
   if (s.classes.size() != s.size() || s.prompt == 0 || s.prompt > s.size()) {
     return Internal("sequence {}: {} tokens, {} classes, {} of the prompt", id, s.size(), s.classes.size(), s.prompt);
@@ -31,7 +35,7 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
     return Internal("sequence {}: {} blocks published, {} rows cached, {} landed", id, s.kv.published, s.cached,
                     s.landed);
   }
-  if (s.in_flight == 0 && (s.launched != s.landed + s.drafted.size() || s.poisoned)) {
+  if (s.in_flight == 0 && (s.launched != s.arrived || s.poisoned)) {
     return Internal("sequence {}: nothing in flight, {} rows launched, {} landed, {} drafts, poisoned {}", id,
                     s.launched, s.landed, s.drafted.size(), s.poisoned);
   }
@@ -55,11 +59,12 @@ Status Scheduler::Rep::CheckLists() const {
 }
 
 Status Scheduler::Rep::CheckFlights() const {
-  if (flights.size() > (options.adapts_in_flight ? StepsInFlight::kMost : options.max_in_flight))
-    return Internal("{} steps in flight", flights.size());
+  if (SteadyFlights() > (options.adapts_in_flight ? StepsInFlight::kMost : options.max_in_flight))
+    return Internal("{} steps in flight", SteadyFlights());
   struct Seen {
     uint32_t steps = 0, end = 0;
     uint64_t answer_bytes = 0;
+    bool valid = false;
   };
   std::unordered_map<const Sequence*, Seen> seen;
   StepId last{};
@@ -68,7 +73,7 @@ Status Scheduler::Rep::CheckFlights() const {
     if (flight.step <= last)
       return Internal("step {} is in flight after {}", static_cast<uint64_t>(flight.step), static_cast<uint64_t>(last));
     last = flight.step;
-    for (const auto& [s, item] : flight.items) {
+    for (const auto& [s, item, is_void] : flight.items) {
       const auto id = static_cast<uint64_t>(item.seq);
       const auto kept = queue.all().find(item.seq);
       if (kept == queue.all().end() || kept->second.get() != s) return Internal("sequence {} in flight is gone", id);
@@ -89,17 +94,23 @@ Status Scheduler::Rep::CheckFlights() const {
       }
       Seen& of = seen[s];
       of.answer_bytes += s->AnswerBytes(item.first_position, item.known_end());
-      const uint32_t expected = of.steps > 0 ? of.end : s->poisoned ? item.first_position : s->landed;
+      ++of.steps;
+      if (is_void) {
+        if (item.drafts.empty() || (s->running() && item.first_position + 1 < s->landed))
+          return Internal("sequence {}: void rows from {} on, {} have landed", id, item.first_position, s->landed);
+        continue;
+      }
+      const uint32_t expected = of.valid ? of.end : s->poisoned ? item.first_position : s->arrived;
       if (item.first_position != expected) {
         return Internal("sequence {}: position {} is in flight where {} is next", id, item.first_position, expected);
       }
-      ++of.steps;
+      of.valid = true;
       of.end = item.first_position + item.count;
     }
   }
   for (const auto& [id, s] : queue.all()) {
     const Seen& of = seen[s.get()];
-    if (of.steps != s->in_flight || (of.steps > 0 && of.end != s->launched)) {
+    if (of.steps != s->in_flight || (of.valid && s->running() && of.end != s->launched)) {
       return Internal("sequence {}: {} steps in flight up to {}, counted are {} up to {}", static_cast<uint64_t>(id),
                       of.steps, of.end, s->in_flight, s->launched);
     }

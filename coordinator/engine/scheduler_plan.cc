@@ -32,7 +32,7 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
   ++s->in_flight;
   s->tenant->rows += count;
   CountAnswers(s, item, true);
-  draft->flight.items.emplace_back(s, item);
+  draft->flight.items.push_back({s, item});
   draft->plan.items.push_back(std::move(item));
 }
 
@@ -60,7 +60,7 @@ bool Scheduler::Rep::Overdue(const Sequence& s) const {
 
 // A step for the best-ranked sequence that must run alone. False: no other step may be launched now.
 bool Scheduler::Rep::PlanAlone(Draft* draft) {
-  if (!flights.empty() && flights.back().items.front().first->needs_ring()) return false;
+  if (!flights.empty() && flights.back().items.front().sequence->needs_ring()) return false;
   Sequence* next = nullptr;
   for (Sequence* s : queue.running()) {
     if (!s->launchable() || !s->needs_step() || s->in_flight > 0) continue;
@@ -211,7 +211,9 @@ void Scheduler::Rep::PlanTogether(Draft* draft) {
   }
   PlanDecodes(0, draft);
   if (!options.continuous_batching) AdmitRest(draft);
-  if (!draft->alone) PlanDrafts(draft);
+  if (draft->alone) return;
+  PlanDrafts(draft);
+  PlanBehind(draft);
 }
 
 // Rows of drafts, behind the last tokens' rows: in what is left of the step, the likeliest first.
@@ -223,7 +225,7 @@ void Scheduler::Rep::PlanDrafts(Draft* draft) {
   std::vector<Wish> wishes;
   uint32_t tokens = 0;
   for (size_t i = 0; i < draft->flight.items.size(); ++i) {
-    const auto& [s, item] = draft->flight.items[i];
+    const auto& [s, item, is_void] = draft->flight.items[i];
     if (!item.sample_last) continue;
     ++tokens;
     const bool takes = s->running() && item.row_class == RowClass::kGenerated && s->may_draft();
@@ -243,42 +245,97 @@ void Scheduler::Rep::PlanDrafts(Draft* draft) {
   std::vector<uint32_t> counts_of(draft->flight.items.size());
   for (const Wish& wish : wishes) ++counts_of[wish.item];
   for (size_t i = 0; i < counts_of.size(); ++i) {
-    if (counts_of[i] > 0) AddDrafts(i, counts_of[i], draft);
+    if (counts_of[i] > 0 && counts_of[i] >= draft->flight.items[i].sequence->proposed.least)
+      AddDrafts(i, counts_of[i], draft);
   }
 }
 
-void Scheduler::Rep::AddDrafts(size_t at, uint32_t count, Draft* draft) {
-  auto& [s, item] = draft->flight.items[at];
-  // A draft takes no block that somebody waits for.
+// Blocks for so many drafts behind the launched rows. Returns the number of drafts that have some: none takes a block
+// that somebody waits for.
+uint32_t Scheduler::Rep::HoldDrafts(Sequence* s, uint32_t count) {
   const bool short_of_blocks = starved != nullptr || !queue.waiting().empty();
   const uint32_t want = s->launched + count;
   const uint32_t held = short_of_blocks ? cache.Held(s->kv, want) : Grow(s, s->launched, want);
   if (!short_of_blocks) s->reach = std::max(s->reach, want);
-  if (held <= s->launched || item.slots.copy != kNoBlock) return;
+  return held - std::min(held, s->launched);
+}
+
+// The first `count` proposed drafts are launched.
+void Scheduler::Rep::CountDrafts(Sequence* s, uint32_t count, Draft* draft) {
+  std::vector<TokenId>& tokens = s->proposed.tokens;
+  s->drafted.insert(s->drafted.end(), tokens.begin(), tokens.begin() + count);
+  if (s->proposed.in_one_step) {
+    s->proposed = {};
+  } else {
+    tokens.erase(tokens.begin(), tokens.begin() + count);
+    s->proposed.chances.erase(s->proposed.chances.begin(), s->proposed.chances.begin() + count);
+  }
+  s->launched += count;
+  s->tenant->rows += count;
+  counts.computed_rows += count;
+  counts.draft_rows += count;
+  draft->flight.rows.decode += count;
+}
+
+void Scheduler::Rep::AddDrafts(size_t at, uint32_t count, Draft* draft) {
+  StepItem& item = draft->flight.items[at].item;
+  Sequence* s = draft->flight.items[at].sequence;
   // A snapshot is of a state that counts, so the row before it is the last one of a step without drafts.
+  if (item.slots.copy != kNoBlock) return;
   const uint32_t before = cache.NextSnapshot(s->kv, item.first_position);
-  count = std::min(held - s->launched, before - std::min(before, s->launched + 1));
-  if (cache.has_state() && !queue.waiting().empty()) return;  // who waits may wait for a slot
-  count = cache.TakeMarks(s->launched, count, &s->kv);
+  count = std::min(count, before - std::min(before, s->launched + 1));
+  if (count == 0 || (cache.has_state() && !queue.waiting().empty())) return;  // who waits may wait for a slot
+  count = cache.TakeMarks(s->launched, HoldDrafts(s, count), &s->kv);
   if (count == 0) return;
   const uint32_t end = s->launched + count;
   static_cast<StepTables&>(item) = cache.Launch(item.first_position, end, item.slots.begin != kNoBlock, &s->kv);
   const auto begin = s->proposed.tokens.begin();
   item.drafts.assign(begin, begin + count);
   item.count += count;
-  s->drafted.assign(begin, begin + count);
-  s->launched = end;
-  s->tenant->rows += count;
-  counts.computed_rows += count;
-  counts.draft_rows += count;
-  draft->flight.rows.decode += count;
+  CountDrafts(s, count, draft);
   draft->plan.items[at] = item;
+}
+
+// Rows behind drafts that are in flight, on the assumption that these are drawn.
+void Scheduler::Rep::PlanBehind(Draft* draft) {
+  if (flights.size() - VoidFlights() >= pace.most_in_flight()) return;
+  order = queue.running();
+  for (Sequence* s : order) {
+    if (!s->running() || s->planned_in == next_step || s->proposed.tokens.empty() || !MayGoOn(*s)) continue;
+    const uint32_t places = s->params.max_positions - std::min(s->params.max_positions, s->launched + 1);
+    const uint32_t room = options.max_rows - std::min(options.max_rows, draft->rows());
+    size_t most = std::min<size_t>({s->proposed.tokens.size(), places, room, kMostUndecided - s->drafted.size()});
+    if (!options.takes_all_drafts) {
+      const std::vector<double> chances(s->proposed.chances.begin(),
+                                        s->proposed.chances.begin() + static_cast<std::ptrdiff_t>(most));
+      most = pace.DraftsBehind(draft->flight.rows, queue.Decoding(), chances);
+    }
+    if (most > 0 && most >= s->proposed.least) LaunchBehind(s, static_cast<uint32_t>(most), draft);
+  }
+}
+
+void Scheduler::Rep::LaunchBehind(Sequence* s, uint32_t count, Draft* draft) {
+  count = std::min(count, HoldDrafts(s, count));
+  if (count == 0) return;
+  StepItem item{cache.Launch(s->launched, s->launched + count, false, &s->kv)};
+  item.seq = s->id;
+  item.incarnation = s->incarnation;
+  item.row_class = RowClass::kGenerated;
+  item.first_position = s->launched;
+  item.count = count;
+  item.drafts.assign(s->proposed.tokens.begin(), s->proposed.tokens.begin() + count);
+  draft->flight.goes_on = draft->flight.items.empty() || draft->flight.goes_on;
+  CountDrafts(s, count, draft);
+  s->planned_in = next_step;
+  ++s->in_flight;
+  draft->flight.items.push_back({s, item});
+  draft->plan.items.push_back(std::move(item));
 }
 
 std::optional<StepPlan> Scheduler::Next(Deadline now) {
   Rep& r = *rep_;
   r.pace.Choose(r.queue.Decoding());
-  if (r.flights.size() >= r.pace.most_in_flight()) return std::nullopt;
+  if (r.SteadyFlights() >= r.pace.most_in_flight()) return std::nullopt;
   r.now = now;
   ++r.tries;
   Rep::Draft draft;

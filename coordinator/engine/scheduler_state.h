@@ -1,6 +1,7 @@
 // The scheduler's parts and what binds them. Only scheduler*.cc include this.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -16,12 +17,24 @@
 namespace gyre {
 
 struct Scheduler::Rep {
+  // Rows of a sequence behind its known tokens, in all steps in flight.
+  static constexpr size_t kMostUndecided = 64;
   using Sequence = ScheduledSequence;
   using Stage = Sequence::Stage;
+  struct FlightItem {
+    Sequence* sequence;
+    StepItem item;
+    bool is_void = false;  // a draft before its rows was not drawn
+  };
   struct Flight {
     StepId step{};
-    std::vector<std::pair<Sequence*, StepItem>> items;
+    std::vector<FlightItem> items;
     bool decodes = false;  // it is the step of one of the groups of decoding sequences
+    bool goes_on = false;  // it has nothing but rows behind drafts that were in flight
+    // Some of its rows count for nothing, and the stages may have left them out.
+    bool has_void() const {
+      return std::any_of(items.begin(), items.end(), [](const FlightItem& i) { return i.is_void; });
+    }
     StepRows rows;
     Deadline launched{};
   };
@@ -54,6 +67,24 @@ struct Scheduler::Rep {
   uint32_t AnswerEnd(const Sequence& s) const;
   void PlanDrafts(Draft* draft);
   void AddDrafts(size_t item, uint32_t count, Draft* draft);
+  void PlanBehind(Draft* draft);
+  void LaunchBehind(Sequence* s, uint32_t count, Draft* draft);
+  uint32_t HoldDrafts(Sequence* s, uint32_t count);
+  void CountDrafts(Sequence* s, uint32_t count, Draft* draft);
+  // Steps in flight: those that keep no other step out do not count, as they may turn out to be void; and those that
+  // are void wholly.
+  size_t SteadyFlights() const {
+    return static_cast<size_t>(
+        std::count_if(flights.begin(), flights.end(), [](const Flight& f) { return !f.goes_on; }));
+  }
+  size_t VoidFlights() const {
+    return static_cast<size_t>(std::count_if(flights.begin(), flights.end(), [](const Flight& f) {
+      return std::all_of(f.items.begin(), f.items.end(), [](const FlightItem& i) { return i.is_void; });
+    }));
+  }
+  bool MayGoOn(const Sequence& s) const {
+    return s.goes_on() && !cache.has_state() && s.drafted.size() < kMostUndecided && pace.most_in_flight() > 1;
+  }
 
   // Admission (scheduler_admit.cc).
   Sequence* NextWaiting() const;
@@ -68,13 +99,15 @@ struct Scheduler::Rep {
 
   // These choose the sequence that gives up its blocks (scheduler.cc).
   uint32_t Grow(Sequence* s, uint32_t must, uint32_t want);
+  bool TakeBackDrafts();
   bool PreemptHeld();
   bool PreemptBelow(const Sequence* needy);
   void Preempt(Sequence* s);
   void PreemptAll();
 
   // The outcome of rows and sequences (scheduler.cc).
-  void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
+  void LandItem(FlightItem landing, bool ok, bool alone, LandedStep* landed);
+  void LandRows(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
   void LoseItem(Sequence* s, const StepItem& item, bool ring_lost);
   void CountAnswers(Sequence* s, const StepItem& item, bool launched);
   Status Append(Sequence* s, TokenId token);

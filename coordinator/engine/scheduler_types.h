@@ -85,11 +85,13 @@ struct SequenceParams {
   uint64_t tenant_salt = 0;  // mixed with `salt`: who shares the cache with whom
 };
 
-// Guesses of the tokens that follow a sequence's last known one (docs/speculation.md).
+// Guesses of the tokens that follow a sequence's last known one, or its drafts in flight (docs/speculation.md).
 struct Drafts {
   std::vector<TokenId> tokens;
   // For each the chance, 0 to 1, that it and all before it are drawn.
   std::vector<float> chances;
+  uint32_t least = 0;        // fewer are not launched together
+  bool in_one_step = false;  // what the next step leaves of them is dropped
 };
 
 // One sequence's rows in a step.
@@ -101,10 +103,13 @@ struct StepItem : StepTables {
   uint32_t count = 0;
   bool sample_last = false;  // the last row of a known token decides the next token
   // Guesses of the tokens behind it, whose rows are the last ones of the item. Each decides a token if all before it
-  // are drawn.
+  // are drawn. Where drafts are in flight already, these are the tokens behind them, and the item has no other rows.
   std::vector<TokenId> drafts;
-  // The position behind the rows of known tokens.
+  // The position behind the rows of tokens that were known at the launch.
   uint32_t known_end() const { return first_position + count - static_cast<uint32_t>(drafts.size()); }
+  bool goes_on() const { return known_end() == first_position; }
+  // Rows of it decide tokens.
+  bool samples() const { return sample_last || !drafts.empty(); }
   bool operator==(const StepItem&) const = default;
 };
 
@@ -116,10 +121,12 @@ struct StepPlan {
 
 enum class SeqState : uint8_t { kWaiting, kPrefill, kDecode };
 
-// The part of a landed step that still counts: nothing of a removed, preempted or failed incarnation.
+// The part of a landed step that still counts: nothing of a removed, preempted or failed incarnation, and nothing
+// behind a draft that was not drawn.
 struct LandedStep {
-  std::vector<StepItem> valid;  // items as launched; where sample_last, the caller owes Append or Remove
-  std::vector<SeqId> failed;    // they failed twice in a step of their own: the caller must Remove them
+  // Items as launched. Where rows of them decide tokens, the caller owes Append or Remove while SampleOwed.
+  std::vector<StepItem> valid;
+  std::vector<SeqId> failed;  // they failed twice in a step of their own: the caller must Remove them
 };
 
 // The units of one kind.

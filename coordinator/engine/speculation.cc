@@ -25,40 +25,56 @@ RequestDrafts::RequestDrafts(std::span<const TokenId> prompt, std::span<const To
 
 void RequestDrafts::Drawn(TokenId token) {
   ngrams_.Add(token);
-  if (came_ >= guess_.tokens.size()) return;
-  const bool came_true = guess_.tokens[came_] == token;
-  const size_t match = from_drafter_ ? DraftChances::kDrafter : guess_.match + came_;
-  chances_.Note(match, came_true, kWeight);
-  if (all_ != nullptr) all_->Note(match, came_true, kWeightOfAll);
-  came_ = came_true ? came_ + 1 : guess_.tokens.size();
+  if (guesses_.empty()) return;
+  const Guess guess = guesses_.front();
+  const bool came_true = guess.token == token;
+  chances_.Note(guess.match, came_true, kWeight);
+  if (all_ != nullptr) all_->Note(guess.match, came_true, kWeightOfAll);
+  if (came_true) {
+    guesses_.pop_front();
+  } else {
+    guesses_.clear();
+  }
 }
 
-Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most) {
+double RequestDrafts::ChanceOfFirst(size_t n) const {
+  double chance = 1;
+  for (size_t i = 0; i < std::min(n, guesses_.size()); ++i) chance *= chances_.Of(guesses_[i].match);
+  return chance;
+}
+
+Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most, std::span<const TokenId> ahead) {
   // At least one is looked for, so that what the text shows of their chances is seen although none is sent.
-  guess_ = ngrams_.Draft(std::max<size_t>(1, std::min<size_t>(settings.n_max, most)));
-  from_drafter_ = false;
-  return Cut(settings, most);
+  const size_t wanted = std::max<size_t>(1, std::min<size_t>(settings.n_max, most));
+  const NgramDrafter::Guess guess = ngrams_.Draft(ahead.size() + wanted);
+  const bool agrees =
+      guess.tokens.size() >= ahead.size() && std::equal(ahead.begin(), ahead.end(), guess.tokens.begin());
+  if (!agrees || guesses_.size() < ahead.size()) return {};
+  guesses_.resize(ahead.size());
+  for (size_t i = ahead.size(); i < guess.tokens.size(); ++i) guesses_.push_back({guess.tokens[i], guess.match + i});
+  return Cut(settings, most, ahead.size());
 }
 
-Drafts RequestDrafts::Take(std::vector<TokenId> guesses, const SpeculationSettings& settings, size_t most) {
+Drafts RequestDrafts::Take(const std::vector<TokenId>& guesses, const SpeculationSettings& settings, size_t most,
+                           std::span<const TokenId> ahead) {
   // An empty answer counts as a wrong guess, so that the drafter is asked less.
   if (guesses.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
-  guess_ = {.tokens = std::move(guesses)};
-  from_drafter_ = true;
-  return Cut(settings, most);
+  if (guesses_.size() < ahead.size()) return {};
+  guesses_.resize(ahead.size());
+  for (const TokenId token : guesses) guesses_.push_back({token, DraftChances::kDrafter});
+  return Cut(settings, most, ahead.size());
 }
 
-Drafts RequestDrafts::Cut(const SpeculationSettings& settings, size_t most) {
-  came_ = 0;
+Drafts RequestDrafts::Cut(const SpeculationSettings& settings, size_t most, size_t ahead) {
   Drafts drafts;
-  double chance = 1;
-  for (const TokenId token : guess_.tokens) {
-    chance *= chances_.Of(from_drafter_ ? DraftChances::kDrafter : guess_.match + drafts.tokens.size());
+  double chance = ChanceOfFirst(ahead);
+  for (size_t i = ahead; i < guesses_.size(); ++i) {
+    chance *= chances_.Of(guesses_[i].match);
     if (drafts.tokens.size() >= std::min<size_t>(settings.n_max, most) || chance < kLeastChance ||
         chance < settings.p_min) {
       break;
     }
-    drafts.tokens.push_back(token);
+    drafts.tokens.push_back(guesses_[i].token);
     drafts.chances.push_back(static_cast<float>(chance));
   }
   if (drafts.tokens.size() < settings.n_min) return {};

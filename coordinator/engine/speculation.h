@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -65,25 +66,38 @@ class RequestDrafts {
   }
   // The text has one token more.
   void Drawn(TokenId token);
-  // Drafts for what follows, from the text itself.
-  Drafts Propose(const SpeculationSettings& settings, size_t most);
+  // Drafts for what follows, from the text itself. `ahead`: drafts that are in flight, behind which they go.
+  Drafts Propose(const SpeculationSettings& settings, size_t most, std::span<const TokenId> ahead = {});
   // Drafts that a drafter guessed.
-  Drafts Take(std::vector<TokenId> guesses, const SpeculationSettings& settings, size_t most);
+  Drafts Take(const std::vector<TokenId>& guesses, const SpeculationSettings& settings, size_t most,
+              std::span<const TokenId> ahead = {});
   // The chance of a drafter's guess, given that those before it came true.
   double drafter_chance() const { return chances_.Of(DraftChances::kDrafter); }
+  // The chance that the first `n` drafts come true.
+  double ChanceOfFirst(size_t n) const;
   // A drafter is asked now and then even where its guesses do not pay, as that may change.
   bool TriesDrafter() { return ++untried_ % kTryEvery == 0; }
 
   size_t told = 0;  // tokens that a drafter knows
+  // The last question to the drafter: about the first `known` tokens of the text and the `assumed` ones behind them.
+  struct Question {
+    uint64_t number = 0;
+    size_t known = 0;
+    std::vector<TokenId> assumed;
+    bool open = false;  // its answer has not come
+  };
+  Question question;
 
  private:
   static constexpr uint32_t kTryEvery = 64;
-  Drafts Cut(const SpeculationSettings& settings, size_t most);
+  struct Guess {
+    TokenId token = 0;
+    size_t match = 0;  // where it is from, as in DraftChances
+  };
+  Drafts Cut(const SpeculationSettings& settings, size_t most, size_t ahead);
 
   NgramDrafter ngrams_;
-  NgramDrafter::Guess guess_;  // the last one, whether it was sent or not
-  bool from_drafter_ = false;
-  size_t came_ = 0;  // the number of its tokens that were drawn
+  std::deque<Guess> guesses_;  // of the tokens that follow the text, whether they were sent or not
   uint32_t untried_ = 0;
   DraftChances chances_;
   DraftChances* all_ = nullptr;

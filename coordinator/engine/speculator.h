@@ -25,7 +25,7 @@ class Speculator {
     uint32_t draft_tokens = 8;         // its drafts in a step at most
     int vocab = 0;                     // of the model; a drafter may know more ids
     // Hands a drafter's answer, which comes on any thread, to the loop's call of Take.
-    std::function<void(SeqId seq, size_t size, std::vector<TokenId> drafts)> answered;
+    std::function<void(SeqId seq, uint64_t question, std::vector<TokenId> drafts)> answered;
   };
   // `guide` outlives it.
   Speculator(Options options, const GrammarGuide& guide) : options_(std::move(options)), guide_(guide) {}
@@ -35,13 +35,19 @@ class Speculator {
   void Begin(Sequence* s);
   // Proposes drafts for the tokens that follow, or asks the drafter for them.
   void Speculate(Sequence* s, Scheduler* scheduler) const;
-  // Takes in a drafter's answer about a text that had `size` tokens.
-  void Take(Sequence* s, size_t size, std::vector<TokenId> drafts, Scheduler* scheduler) const;
+  // The same behind drafts that are in flight, where that may pay. Called when rows of the sequence were launched.
+  void GoOn(Sequence* s, Scheduler* scheduler) const;
+  // Takes in a drafter's answer to this question.
+  void Take(Sequence* s, uint64_t question, std::vector<TokenId> drafts, Scheduler* scheduler) const;
   void End(const Sequence& s) const;
   void Stop() const;
 
  private:
   bool AskDrafter(Sequence* s, double own_chance, size_t most, Scheduler* scheduler) const;
+  bool AskBehind(Sequence* s, double own_chance, size_t most, const std::vector<TokenId>& ahead,
+                 const Scheduler& scheduler) const;
+  void Ask(Sequence* s, size_t most, std::vector<TokenId> ahead) const;
+  bool UsesDrafter(const Sequence& s, const Scheduler& scheduler) const;
   void Propose(Sequence* s, Drafts drafts, Scheduler* scheduler) const;
 
   const Options options_;

@@ -43,6 +43,7 @@ class StepPace {
       budget_.Observe(rows.decode, rows.prompt, now - std::max(launched, last_landed_));
       depth_.Observe(rows.decode, rows.prompt, now - launched, times);
       if (rows.prompt == 0) drafts_.Observe(rows.decode, times);
+      if (!times.queued) drafts_.ObserveWay(rows.all(), now - launched - times.computed);
     }
     last_landed_ = now;
   }
@@ -78,12 +79,23 @@ class StepPace {
   size_t Drafts(const StepRows& rows, uint32_t tokens, std::span<const double> chances) const {
     // Beside a prompt's rows the products take their time, and not the reading of weights, so that no row is cheap.
     if (rows.prompt > 0) return 0;
-    return drafts_.Choose(rows.decode, tokens, chances, depth_.latency().value_or(0), groups());
+    return drafts_.Choose({.rows = rows.decode, .transit = depth_.latency().value_or(0), .steps = groups()}, tokens,
+                          chances);
   }
 
-  // The number of drafts that each decoding sequence looks for; each draft takes `each` to find.
-  size_t DraftsAhead(uint32_t decoding, double chance, size_t most, Duration each) const {
-    return drafts_.ChooseAhead(Group(decoding), chance, most, SecondsOf(each), depth_.latency().value_or(0), groups());
+  // The number of drafts that each decoding sequence looks for; each draft takes `each` to find. `may_go_on`: further
+  // ones may follow while they are in flight.
+  DraftsWanted DraftsAhead(uint32_t decoding, double chance, size_t most, Duration each, bool may_go_on) const {
+    return drafts_.ChooseAhead({.rows = Group(decoding), .transit = depth_.latency().value_or(0), .steps = groups()},
+                               chance, most, SecondsOf(each), may_go_on ? decoding : 0);
+  }
+
+  // The number of rows that a sequence gets behind its drafts in flight, in a step with these others: the first ones of
+  // those with these chances, falling.
+  size_t DraftsBehind(const StepRows& rows, uint32_t decoding, std::span<const double> chances) const {
+    if (rows.prompt > 0) return 0;
+    return drafts_.ChooseBehind({.rows = rows.decode, .transit = depth_.latency().value_or(0), .steps = groups()},
+                                chances, decoding);
   }
 
  private:

@@ -12,7 +12,12 @@ Status PlanChecks::CheckPlan(const StepPlan& plan, const SchedulerStats& before,
   if (plan.step <= last_step_) return Internal("step {} after {}", step, Num(last_step_));
   last_step_ = plan.step;
   if (plan.items.empty()) return Internal("step {} is empty", step);
-  if (flights.size() >= o_.max_in_flight) return Internal("{} steps in flight", flights.size() + 1);
+  // Steps of nothing but rows behind drafts in flight keep no other step out.
+  const auto steady = std::count_if(flights.begin(), flights.end(), [](const StepInFlight& flight) {
+    return std::any_of(flight.items.begin(), flight.items.end(),
+                       [](const StepInFlight::Rows& rows) { return !rows.item.goes_on(); });
+  });
+  if (steady >= o_.max_in_flight) return Internal("{} steps in flight", steady + 1);
   uint32_t rows = 0, largest = 0, decodes = 0, prompts = 0;
   std::set<SeqId> seen;
   for (const StepItem& item : plan.items) {
@@ -82,7 +87,7 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
   GYRE_RETURN_IF_ERROR(CheckDrafts(item, s));
   if (item.incarnation != s.incarnation) return Internal("sequence {}: incarnation {}", id, item.incarnation);
   if (s.held) return Internal("sequence {} is held and launched", id);
-  if (s.poisoned || s.owed) return Internal("sequence {} is launched while it waits", id);
+  if (s.poisoned || (s.owed && !item.goes_on())) return Internal("sequence {} is launched while it waits", id);
   if (!s.started) {
     if (item.first_position != cached || cached % o_.block_size != 0)
       return Internal("sequence {} starts at {}", id, item.first_position);
@@ -90,6 +95,8 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
       return Internal("sequence {} takes {} rows", id, cached);
   }
   const uint32_t launched = s.started ? s.launched : cached;
+  const bool behind = item.goes_on() && s.started && launched >= s.tokens.size() && launched == item.first_position;
+  if (behind) return absl::OkStatus();
   if (end <= item.first_position || item.first_position != launched || end > s.tokens.size()) {
     return Internal("sequence {}: rows {}+{} where {} of {} are launched", id, item.first_position, item.count,
                     launched, s.tokens.size());
@@ -106,8 +113,8 @@ Status PlanChecks::CheckRows(const StepItem& item, const TrackedSequence& s, uin
 Status PlanChecks::CheckDrafts(const StepItem& item, const TrackedSequence& s) const {
   if (item.drafts.empty()) return absl::OkStatus();
   const uint64_t id = Num(item.seq);
-  if (item.drafts.size() >= item.count) return Internal("sequence {} has nothing but drafts", id);
-  if (!item.sample_last || item.row_class != RowClass::kGenerated)
+  if (item.goes_on() && o_.memory[kSlotGroup] > 0) return Internal("sequence {} has nothing but drafts", id);
+  if (item.sample_last == item.goes_on() || item.row_class != RowClass::kGenerated)
     return Internal("sequence {} has drafts behind another row than its last one", id);
   if (o_.memory[kSlotGroup] > 0 && item.slots.marks.size() != item.drafts.size())
     return Internal("sequence {} has {} marks for {} drafts", id, item.slots.marks.size(), item.drafts.size());

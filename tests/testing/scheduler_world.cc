@@ -146,7 +146,7 @@ TokenId SchedulerWorld::Drawn(SeqId id, size_t tokens) {
 
 // A draft is right, or wrong from some place on, or anything.
 void SchedulerWorld::Propose(SeqId id) {
-  const size_t size = live_.at(id).tokens.size();
+  const size_t size = live_.at(id).tokens.size() + live_.at(id).drafts.size();
   Drafts drafts;
   const int wrong_at = Between(0, 8);
   for (int i = 0, n = Between(1, 8); i < n; ++i) {
@@ -214,9 +214,10 @@ bool SchedulerWorld::Next() {
     const uint32_t cached = scheduler_.CachedPositions(item.seq);
     Check(checks_.CheckItem(*plan, item, s, cached, flights_));
     s.Launch(item, cached, ring_namespace_);
-    flight.items.push_back({.item = item, .inputs = s});
+    flight.items.push_back({.item = item, .inputs = s, .drops = s.drops});
     std::vector<TokenId>& tokens = flight.items.back().inputs.tokens;
-    tokens.insert(tokens.end(), item.drafts.begin(), item.drafts.end());
+    tokens.insert(tokens.end(), s.drafts.begin(), s.drafts.end());
+    if (item.samples() && Chance(options_.draft_rate / 2)) Propose(item.seq);
   }
   flights_.push_back(std::move(flight));
   return true;
@@ -226,6 +227,11 @@ bool SchedulerWorld::Next() {
 TrackedSequence* SchedulerWorld::Current(const StepItem& item) {
   const auto it = live_.find(item.seq);
   return it != live_.end() && it->second.incarnation == item.incarnation ? &it->second : nullptr;
+}
+
+bool SchedulerWorld::IsVoid(const StepInFlight::Rows& rows) {
+  const TrackedSequence* const s = Current(rows.item);
+  return s != nullptr && s->drops != rows.drops;
 }
 
 // The stage takes the oldest step that it has not seen.
@@ -243,7 +249,14 @@ void SchedulerWorld::ExecuteNext() {
     TrackedSequence* const s = Current(rows.item);
     if (flight.fails && s != nullptr) s->troubled = true;
   }
-  stage_.Execute(&flight, random_);
+  // A stage may leave out what counts for nothing.
+  const bool is_void = std::all_of(flight.items.begin(), flight.items.end(),
+                                   [this](const StepInFlight::Rows& rows) { return IsVoid(rows); });
+  if (is_void && Chance(0.5)) {
+    ++left_out_;
+  } else {
+    stage_.Execute(&flight, random_);
+  }
 }
 
 void SchedulerWorld::Land() {
@@ -258,9 +271,11 @@ void SchedulerWorld::Land() {
     const StepItem& item = rows.item;
     TrackedSequence* const s = Current(item);
     if (s == nullptr) continue;
+    const bool is_void = IsVoid(rows);
+    if (item.goes_on()) ++(is_void ? void_ : gone_on_);
     if (flight.fails) {
-      if (s->LandFailed(item, flight.items.size() == 1)) failed.push_back(item.seq);
-    } else if (s->Land(item, o_.memory[kSlotGroup] > 0)) {
+      if (s->LandFailed(item, is_void, flight.items.size() == 1)) failed.push_back(item.seq);
+    } else if (s->Land(item, is_void, o_.memory[kSlotGroup] > 0)) {
       if (!rows.right)
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
       valid.push_back(item);

@@ -55,6 +55,10 @@ class SchedulerWorld {
   uint64_t refused() const { return refused_; }  // steps, for rows that do not go on where a slot is
   uint64_t failed() const { return failed_; }    // sequences, by errors
   uint64_t lost() const { return lost_; }        // sequences that failed with three rings
+  // Items behind drafts that were in flight, which counted in the end, or not; steps that a stage left out.
+  uint64_t gone_on() const { return gone_on_; }
+  uint64_t gone_on_void() const { return void_; }
+  uint64_t left_out() const { return left_out_; }
   uint64_t members_lost() const { return members_lost_; }
   uint64_t restores() const { return restores_; }  // lost members
   uint64_t restored() const { return restored_; }  // units, in all of them
@@ -80,6 +84,8 @@ class SchedulerWorld {
   void TakePreemptions();
   void TakeAdmissions();
   TrackedSequence* Current(const StepItem& item);
+  // A draft before the rows was not drawn.
+  bool IsVoid(const StepInFlight::Rows& rows);
   // Rings, members and schedulers that come and go.
   void ChangeRing();
   void LosePages();
@@ -115,6 +121,7 @@ class SchedulerWorld {
   uint64_t ring_namespace_ = 0;
   std::map<std::pair<int, uint32_t>, CachedUnit> index_;  // as it is stored
   uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
+  uint64_t gone_on_ = 0, void_ = 0, left_out_ = 0;
   uint64_t restores_ = 0, restored_ = 0, take_overs_ = 0, taken_over_ = 0, stale_ = 0;
   FirstProblem problem_;
 };

@@ -14,10 +14,14 @@ void SchedulerWorld::ChangeRing() {
     for (const StepInFlight::Rows& rows : flight.items) {
       TrackedSequence* const s = Current(rows.item);
       if (s == nullptr) continue;
-      const uint32_t end = rows.item.known_end();
+      const uint32_t end = s->KnownEnd(rows.item);
       s->takes_no_drafts |= broke && !rows.item.drafts.empty();
-      if (end > s->proven) lost[rows.item.seq] = std::max(lost[rows.item.seq], end);
-      s->LoseFlights();
+      if (end > s->proven && !IsVoid(rows)) lost[rows.item.seq] = std::max(lost[rows.item.seq], end);
+    }
+  }
+  for (const StepInFlight& flight : flights_) {
+    for (const StepInFlight::Rows& rows : flight.items) {
+      if (TrackedSequence* const s = Current(rows.item)) s->LoseFlights();
     }
   }
   flights_.clear();

@@ -33,7 +33,8 @@ struct StepInFlight {
   struct Rows {  // of one sequence
     StepItem item;
     RowInputs inputs;
-    bool right = true;  // every row got the fingerprint of its sequence's own prefix
+    uint64_t drops = 0;  // TrackedSequence::drops when it was launched
+    bool right = true;   // every row got the fingerprint of its sequence's own prefix
   };
   StepId id{};
   std::vector<Rows> items;

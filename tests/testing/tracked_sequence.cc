@@ -13,23 +13,28 @@ TrackedSequence TrackedSequence::Anew() const {
 
 void TrackedSequence::Launch(const StepItem& item, uint32_t cached, uint64_t ring_namespace) {
   if (!started) {
-    landed = cached;
+    landed = arrived = cached;
     ring_namespaces.assign(cached, admitted_namespace);
     started = true;
   }
   launched = item.first_position + item.count;
   ring_namespaces.resize(item.first_position);
   ring_namespaces.resize(launched, ring_namespace);
+  drafts.insert(drafts.end(), item.drafts.begin(), item.drafts.end());
   ++in_flight;
 }
 
-bool TrackedSequence::Land(const StepItem& item, bool recurrent) {
-  const bool counts = !poisoned;
+uint32_t TrackedSequence::KnownEnd(const StepItem& item) const {
+  return std::min(static_cast<uint32_t>(tokens.size()), item.first_position + item.count);
+}
+
+bool TrackedSequence::Land(const StepItem& item, bool is_void, bool recurrent) {
+  const bool counts = !poisoned && !is_void;
   if (counts) {
-    landed = item.known_end();
+    arrived = item.first_position + item.count;
+    landed = KnownEnd(item);
     Prove(recurrent);
-    owed = item.sample_last;
-    drafts.assign(item.drafts.begin(), item.drafts.end());
+    owed = landed == tokens.size();
   }
   EndFlight();
   return counts;
@@ -48,23 +53,26 @@ void TrackedSequence::Append(TokenId token) {
   tokens.push_back(token);
   if (drafts.empty() || drafts.front() != token) return DropDrafts();
   drafts.pop_front();
-  ++landed;
+  landed = std::min(arrived, static_cast<uint32_t>(tokens.size()));
   Prove(false);
-  owed = true;
+  owed = landed == tokens.size();
 }
 
 void TrackedSequence::DropDrafts() {
   drafts.clear();
-  launched = landed;
+  launched = arrived = landed;
+  ++drops;
 }
 
-bool TrackedSequence::LandFailed(const StepItem& item, bool alone) {
+bool TrackedSequence::LandFailed(const StepItem& item, bool is_void, bool alone) {
   bool fails = false;
   takes_no_drafts |= !item.drafts.empty();
-  if (!poisoned) {
+  if (!poisoned && !is_void && item.first_position >= tokens.size()) {
+    DropDrafts();
+  } else if (!poisoned && !is_void) {
     poisoned = suspect = true;
     failed_from = failed_end == 0 ? item.first_position : std::min(failed_from, item.first_position);
-    failed_end = std::max(failed_end, item.known_end());
+    failed_end = std::max(failed_end, KnownEnd(item));
     fails = alone && ++errors == 2;
   }
   EndFlight();
@@ -75,7 +83,7 @@ void TrackedSequence::EndFlight() {
   --in_flight;
   if (!poisoned || in_flight > 0) return;
   poisoned = false;
-  launched = landed;
+  DropDrafts();
 }
 
 void TrackedSequence::Repeat() {
@@ -94,7 +102,7 @@ void TrackedSequence::Shift(int keep, int drop, TokenId token) {
 
 void TrackedSequence::Preempt(uint32_t new_incarnation) {
   incarnation = new_incarnation;
-  launched = landed = in_flight = 0;
+  launched = landed = arrived = in_flight = 0;
   drafts.clear();
   admitted = started = poisoned = owed = troubled = false;
 }

@@ -14,7 +14,8 @@ struct TrackedSequence : RowInputs {
   uint32_t max_positions = 0;
   RowAnswers answers;
   uint32_t incarnation = 0;
-  uint32_t launched = 0, landed = 0;         // positions
+  // Positions. Of what has arrived, `landed` are those of known tokens.
+  uint32_t launched = 0, landed = 0, arrived = 0;
   uint32_t in_flight = 0;                    // steps
   uint32_t errors = 0;                       // of steps with nothing else in them
   uint32_t failed_from = 0, failed_end = 0;  // rows of steps that failed
@@ -26,8 +27,9 @@ struct TrackedSequence : RowInputs {
   bool poisoned = false;  // what is in flight is worthless
   bool suspect = false;   // of having failed a step
   bool troubled = false;  // a step of this incarnation failed
-  // Drafts behind the last token: their rows have landed, and their tokens are not drawn yet.
+  // Drafts behind the last token: their rows are launched, and their tokens are not drawn yet.
   std::deque<TokenId> drafts;
+  uint64_t drops = 0;            // of drafts: what was launched before, and has not landed, is void
   bool takes_no_drafts = false;  // some were in a step or ring that failed
 
   // The same for another scheduler, which knows nothing of it.
@@ -35,12 +37,14 @@ struct TrackedSequence : RowInputs {
   // `cached`: where it starts if this is its first step.
   void Launch(const StepItem& item, uint32_t cached, uint64_t ring_namespace);
   // Its step landed. Returns whether the rows count. `recurrent`: the stages have recurrent state.
-  bool Land(const StepItem& item, bool recurrent);
+  bool Land(const StepItem& item, bool is_void, bool recurrent);
   // Its step failed. Returns whether the sequence fails with it.
-  bool LandFailed(const StepItem& item, bool alone);
+  bool LandFailed(const StepItem& item, bool is_void, bool alone);
   // It has another token, the next draft or not.
   void Append(TokenId token);
   void DropDrafts();
+  // The end of those of the rows that are of known tokens.
+  uint32_t KnownEnd(const StepItem& item) const;
   // The last landed row is wanted once more.
   void Repeat();
   // It goes on with another token behind it and without `drop` tokens after the first `keep`.
