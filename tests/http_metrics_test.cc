@@ -112,7 +112,7 @@ TEST(HttpTrace, ARingWithinTheProcessIsTraced) {
   const auto runtime = Runtime::Open(options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const auto run = [&runtime] {
-    Request r;
+    gyre::Request r;
     r.prompt = {1, 2, 3};
     r.max_new_tokens = 5;
     EXPECT_TRUE((*runtime)->service().Run(std::move(r), [](const Event&) {}, {}).ok());
