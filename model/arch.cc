@@ -52,7 +52,8 @@ constexpr Architecture kArchitectures[] = {
      .router = RouterScore::kSigmoid,
      .choice_bias = "exp_probs_b.bias",
      .shared = SharedExpert::kCounted,
-     .drafts = true},
+     .drafts = true,
+     .rope_sections = true},
     {.name = "minimax-m2",
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kRow,
@@ -104,13 +105,21 @@ constexpr Architecture kArchitectures[] = {
      .beside_dense = true,
      .per_layer_embeddings = true},
     {.name = "gemma", .pairing = RopePairing::kHalves, .activation = Activation::kGeluTanh, .scaled_embedding = true},
-    {.name = "glm4", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional, .post_norms = true},
+    {.name = "glm4",
+     .pairing = RopePairing::kInterleaved,
+     .qkv_bias = Bias::kOptional,
+     .post_norms = true,
+     .rope_sections = true},
     {.name = "internlm2", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
     {.name = "exaone", .pairing = RopePairing::kHalves},
     {.name = "arcee", .pairing = RopePairing::kInterleaved, .activation = Activation::kReluSquared, .gated = false},
     {.name = "minicpm", .pairing = RopePairing::kInterleaved, .scales = true, .scales_by_size = true},
-    {.name = "qwen3vl", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead},
-    {.name = "qwen3vlmoe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .experts = true},
+    {.name = "qwen3vl", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .rope_sections = true},
+    {.name = "qwen3vlmoe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .experts = true,
+     .rope_sections = true},
     {.name = "ernie4_5", .pairing = RopePairing::kInterleaved},
     {.name = "ernie4_5-moe",
      .pairing = RopePairing::kInterleaved,
@@ -369,7 +378,7 @@ constexpr Architecture kArchitectures[] = {
      .biases = true},
     {.name = "plamo", .pairing = RopePairing::kHalves, .residual = Residual::kParallel},
     {.name = "chatglm", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
-    {.name = "qwen2vl", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired},
+    {.name = "qwen2vl", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .rope_sections = true},
     {.name = "pangu-embedded", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .output_bias = true},
     {.name = "jais2",
      .pairing = RopePairing::kHalves,
@@ -402,8 +411,16 @@ constexpr Architecture kArchitectures[] = {
      .normalize_experts = false,
      .mixers = MixerFamily::kLatent,
      .indexer = true},
-    {.name = "qwen35", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
-    {.name = "qwen35moe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
+    {.name = "qwen35",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kDeltaNet,
+     .rope_sections = true},
+    {.name = "qwen35moe",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kDeltaNet,
+     .rope_sections = true},
     {.name = "qwen3next",
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kHead,
@@ -473,15 +490,45 @@ constexpr std::pair<const char*, double> kNeutral[] = {
     {"moe_every_n_layers", 1},
     {"attention.value_scale", 1},
     {"nextn_predict_layers", 0},
+    {"attention.sliding_window", 0},
+    {"attention.chunk_size", 0},
+    {"rope.scaling.alpha", 0},
+};
+
+// Keys of which the same holds, with one number or several, unless all are 0.
+constexpr const char* kZeros[] = {"rope.dimension_sections", "swiglu_clamp_exp", "swiglu_clamp_shexp"};
+
+// Keys of layers with a window, which change nothing where they have the other layers' values.
+struct WindowedKey {
+  const char *key, *other;
+  double fallback;  // of the other; NaN: none
+};
+constexpr WindowedKey kWindowed[] = {
+    {"rope.freq_base_swa", "rope.freq_base", 10000},
+    {"rope.dimension_count_swa", "rope.dimension_count", NAN},
+    {"attention.key_length_swa", "attention.key_length", NAN},
+    {"attention.value_length_swa", "attention.value_length", NAN},
 };
 
 // Refuses values that change the arithmetic and that no code above has read.
-Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architecture& arch) {
+Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architecture& arch, bool windowed) {
   for (const auto& [key, neutral] : kNeutral) {
     if (keys.WasRead(key)) continue;
     GYRE_ASSIGN_OR_RETURN(const auto value, gguf.Float(keys.Name(key)));
     if (!value || *value == neutral) continue;
     return Unimplemented("{} is {}, known for {} is {}", keys.Name(key), *value, arch.name, neutral);
+  }
+  for (const char* key : kZeros) {
+    if (keys.WasRead(key) || !keys.HasNonZero(key)) continue;
+    return Unimplemented("{} holds numbers other than 0, known for {} is 0", keys.Name(key), arch.name);
+  }
+  for (const auto& [key, other, fallback] : kWindowed) {
+    if (!windowed || keys.WasRead(key)) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto value, gguf.Float(keys.Name(key)));
+    GYRE_ASSIGN_OR_RETURN(const auto global, gguf.Float(keys.Name(other)));
+    if (!value || *value == global.value_or(fallback)) continue;
+    return Unimplemented("{} is {}, known for {} is the value of {}", keys.Name(key), *value, arch.name,
+                         keys.Name(other));
   }
   GYRE_ASSIGN_OR_RETURN(const auto causal, gguf.Bool(keys.Name("attention.causal")));
   if (causal && !*causal) return Unimplemented("{} is false, known is true", keys.Name("attention.causal"));
@@ -600,11 +647,15 @@ std::string DescribeNearest(const Gguf& gguf, const std::string& name) {
     else
       nearest += fmt::format("{} no place, such as {}", Counted(left->size(), "tensor has", "tensors have"),
                              Printable(left->front()));
+    constexpr size_t kNamed = 8;
     std::string unread;
+    size_t count = 0;
     for (const auto& [key, value] : gguf.metadata()) {
-      if (key.starts_with(name + ".") && !keys.WasRead(key.c_str() + name.size() + 1)) unread += " " + Printable(key);
+      if (!key.starts_with(name + ".") || keys.WasRead(key.c_str() + name.size() + 1)) continue;
+      if (++count <= kNamed) unread += " " + Printable(key);
     }
-    if (!unread.empty()) nearest += "; it does not read the keys" + unread;
+    if (count > kNamed) unread += fmt::format(" and {} more", count - kNamed);
+    if (count > 0) nearest += "; it does not read the keys" + unread;
   }
   return nearest;
 }
@@ -628,7 +679,7 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
   }
   const Keys keys(gguf, name);
   GYRE_ASSIGN_OR_RETURN(ModelSpec spec, SpecAs(*arch, keys, gguf, wanted_context));
-  GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch));
+  GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch, spec.window > 0));
   return spec;
 }
 

@@ -23,8 +23,7 @@ StatusOr<ExpertSpec> ReadExperts(const SpecSource& from, int ffn) {
   GYRE_ASSIGN_OR_RETURN(const double scale, from.keys.Number("expert_weights_scale", 0));
   e.scale = scale != 0 ? static_cast<float>(scale) : 1.0f;
   e.activation = from.arch.activation;
-  e.choice_bias = from.arch.choice_bias != nullptr;
-  if (e.choice_bias) e.choice_bias_name = from.arch.choice_bias;
+  if (from.arch.choice_bias != nullptr) e.choice_bias_name = from.arch.choice_bias;
   e.near = from.arch.near;
   e.router_sees_input = from.arch.router_sees_input;
   e.weight_on_input = from.arch.weight_on_input;
@@ -47,6 +46,12 @@ StatusOr<ExpertSpec> ReadExperts(const SpecSource& from, int ffn) {
   if (e.count % e.groups != 0 || e.used > e.count / e.groups * e.used_groups) {
     return DataLoss("{} experts in {} groups, of which {} are used: no {} experts can be chosen", e.count, e.groups,
                     e.used_groups, e.used);
+  }
+  if (e.groups > 1 && (e.near != 0 || e.weight_on_input)) {
+    return Unimplemented("{} is {}, known for {} is 1", from.keys.Name("expert_group_count"), e.groups, from.arch.name);
+  }
+  if (e.near != 0 && gating > 1) {
+    return Unimplemented("{} is {}, known for {} is 1", from.keys.Name("expert_gating_func"), gating, from.arch.name);
   }
   if (e.weight_on_input && e.used != 1) {
     return Unimplemented("{} is {}: known where weights scale what goes into experts is 1",
@@ -167,6 +172,8 @@ StatusOr<std::vector<int64_t>> LocalLayers(const SpecSource& from) {
   }
   GYRE_ASSIGN_OR_RETURN(const int period,
                         from.keys.Int("attention.sliding_window_pattern", kMaxLayers, from.arch.global_every));
+  // A family of which every layer would be global has no period of its own: only the file says which layers are.
+  if (from.arch.global_every == 1 && it == from.gguf.metadata().end()) return DataLoss("key {} is missing", key);
   std::vector<int64_t> local(from.blocks);
   const size_t after = from.arch.global_first ? 0 : 1;
   for (size_t i = 0; i < local.size(); ++i) local[i] = (i + after) % static_cast<size_t>(period) != 0 ? 1 : 0;
@@ -252,8 +259,8 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
   return a;
 }
 
-// Reads the values of layers with a window that differ from the other layers' values.
-Status ReadWindowed(const SpecSource& from, AttentionSpec* a) {
+// Reads the values of layers with a window that differ from the other layers' values. `trained`: as ReadRope's.
+Status ReadWindowed(const SpecSource& from, int trained, AttentionSpec* a) {
   const Keys& keys = from.keys;
   if (from.arch.local_heads) {
     GYRE_ASSIGN_OR_RETURN(a->head_dim, keys.Int("attention.key_length_swa", kMaxHeadDim, a->head_dim));
@@ -269,11 +276,17 @@ Status ReadWindowed(const SpecSource& from, AttentionSpec* a) {
     if (a->rope.dims % 2 != 0)
       return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count_swa"), a->rope.dims);
   }
+  constexpr const char* kOwnBase = "rope.freq_base_swa";
+  const bool stated = keys.Has(kOwnBase);
   if (from.arch.local_rope_base > 0 || from.arch.plain_local_rope) {
     a->rope = {.pairing = a->rope.pairing, .dims = a->rope.dims};
     const bool own = from.arch.local_rope_base > 0;
-    GYRE_ASSIGN_OR_RETURN(a->rope.base, keys.Positive(own ? "rope.freq_base_swa" : "rope.freq_base",
+    GYRE_ASSIGN_OR_RETURN(a->rope.base, keys.Positive(own || stated ? kOwnBase : "rope.freq_base",
                                                       own ? from.arch.local_rope_base : 10000.0));
+  } else if (stated) {  // the base alone differs: factors follow from it and the scaling
+    const int dims = a->rope.dims;
+    GYRE_ASSIGN_OR_RETURN(a->rope, ReadRope(from, a->head_dim, trained, kOwnBase));
+    a->rope.dims = dims;
   }
   return absl::OkStatus();
 }
@@ -306,7 +319,15 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   GYRE_RETURN_IF_ERROR(ReadNorms(from, &common, spec));
   GYRE_ASSIGN_OR_RETURN(AttentionSpec global, ReadAttention(from, *spec, layers, static_cast<int>(heads[0])));
   GYRE_ASSIGN_OR_RETURN(int window, keys.Count("attention.sliding_window", 1 << 30));
-  if (arch.chunk > 0 && !keys.Has("attention.sliding_window")) window = arch.chunk;
+  if (arch.chunk > 0) {
+    GYRE_ASSIGN_OR_RETURN(const int chunk, keys.Count("attention.chunk_size", 1 << 30));
+    for (const int n : {window, chunk}) {
+      if (n == 0 || n == arch.chunk) continue;
+      return Unimplemented("{} or {} is {}, known for {} are 0 and {}", keys.Name("attention.sliding_window"),
+                           keys.Name("attention.chunk_size"), n, arch.name, arch.chunk);
+    }
+    if (!keys.Has("attention.sliding_window")) window = arch.chunk;
+  }
   AttentionSpec windowed = global;
   windowed.window = window;
   windowed.chunk = arch.chunk > 0 ? window : 0;
@@ -316,7 +337,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   if (arch.global_every > 0 && !(optional && window == 0)) {
     if (window == 0) return DataLoss("key {} is missing", keys.Name("attention.sliding_window"));
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
-    GYRE_RETURN_IF_ERROR(ReadWindowed(from, &windowed));
+    GYRE_RETURN_IF_ERROR(ReadWindowed(from, spec->context, &windowed));
   } else if (window > 0 && keys.Has("attention.sliding_window_pattern")) {
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(from));
   }
@@ -405,6 +426,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     layer.mixer = std::move(a);
     if (mixture) {
       layer.feed_forward = experts;
+      layer.experts()->choice_bias = arch.choice_bias != nullptr && HasAny(from.gguf, i, {arch.choice_bias});
       layer.experts()->limits = limits[i];
       layer.experts()->shared_limits = shared_limits[i];
       if (arch.beside_dense) layer.experts()->shared_width = static_cast<int>(ffn[i]);

@@ -69,11 +69,12 @@ StatusOr<RopeScaling> ReadScaling(const SpecSource& from, int context) {
 
 }  // namespace
 
-StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained) {
+StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained, const char* base_key) {
   const Gguf& gguf = from.gguf;
   const Keys& keys = from.keys;
   RopeSpec rope;
   rope.pairing = from.arch.pairing;
+  if (from.arch.rope_sections && keys.HasNonZero("rope.dimension_sections")) rope.pairing = RopePairing::kHalves;
   GYRE_ASSIGN_OR_RETURN(const auto follows, gguf.Bool(kRopeFollowsLengthKey));
   if (follows.value_or(false) && from.context > trained) {
     return InvalidArgument(
@@ -84,7 +85,7 @@ StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained) {
   GYRE_ASSIGN_OR_RETURN(rope.dims, keys.Int("rope.dimension_count", head_dim, head_dim));
   if (rope.dims % 2 != 0)
     return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count"), rope.dims);
-  GYRE_ASSIGN_OR_RETURN(rope.base, keys.Positive("rope.freq_base", 10000.0));
+  GYRE_ASSIGN_OR_RETURN(rope.base, keys.Positive(base_key, 10000.0));
   GYRE_ASSIGN_OR_RETURN(const RopeScaling scaling, ReadScaling(from, trained));
   GYRE_RETURN_IF_ERROR(Annotate(ApplyRopeScaling(scaling, &rope), keys.Name("rope.scaling")));
   const char* tensor = "rope_freqs.weight";

@@ -1,7 +1,9 @@
 // The types of the table of architectures, and the functions that make specs from it; for model/arch*.cc.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -131,8 +133,10 @@ struct Architecture {
   bool plamo = false;            // MambaSpec's
   bool state_norms = false;      // MambaSpec::norm_weights
   bool no_rope = false;          // attention does not see positions
-  bool joint_gates = false;      // DeltaNetSpec::joint_gates, and heads are consecutive
-  bool indexer = false;          // it chooses what rows attend to: only texts that it leaves whole are computed
+  // A position may have several parts (M-RoPE), which are equal in a text; then pairs are as RopePairing::kHalves.
+  bool rope_sections = false;
+  bool joint_gates = false;  // DeltaNetSpec::joint_gates, and heads are consecutive
+  bool indexer = false;      // it chooses what rows attend to: only texts that it leaves whole are computed
 };
 
 template <typename T>
@@ -185,6 +189,12 @@ class Keys {
     return v.value_or(fallback);
   }
   bool Has(const char* key) const { return gguf_.Has(Name(key)); }
+  // Whether the number under the key, or one of the numbers, is not 0.
+  bool HasNonZero(const char* key) const {
+    const auto it = gguf_.metadata().find(Name(key));
+    return it != gguf_.metadata().end() &&
+           std::any_of(it->second.bytes.begin(), it->second.bytes.end(), [](std::byte b) { return b != std::byte{0}; });
+  }
 
  private:
   const Gguf& gguf_;
@@ -204,8 +214,8 @@ struct SpecSource {
 // Sets the norms of all layers, and of the end (arch_layers.cc).
 Status ReadNorms(const SpecSource& from, LayerSpec* layer, ModelSpec* spec);
 
-// The rotation of layers without a window (arch_rope.cc). `trained`: the file's context.
-StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained);
+// The rotation of layers (arch_rope.cc). `trained`: the file's context. `base_key`: the key of its base.
+StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained, const char* base_key = "rope.freq_base");
 
 // The attention facts that all layers without a window have in common (arch_layers.cc).
 StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& spec, size_t layers, int heads);

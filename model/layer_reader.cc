@@ -125,6 +125,7 @@ class LayerReader {
   Status FusedVectors(std::span<const TensorRow> rows) {
     uint64_t n = 0;
     for (const TensorRow& row : rows) n += row.dims[0];
+    if (used_ != nullptr) return tensors_.CheckVector(Named(rows[0].fused), {n});
     GYRE_ASSIGN_OR_RETURN(const std::vector<float> all, tensors_.Vector(Named(rows[0].fused), {n}));
     auto at = all.begin();
     for (const TensorRow& row : rows) {
@@ -145,6 +146,7 @@ class LayerReader {
           for (const uint64_t d : t->dims) n = d == 0 || n > row.dims[0] / d ? 0 : n * d;
           if (n == row.dims[0]) dims = t->dims;
         }
+        if (used_ != nullptr) return tensors_.CheckVector(name, dims);
         GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(name, dims));
         return absl::OkStatus();
       }

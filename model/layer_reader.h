@@ -14,8 +14,8 @@
 namespace gyre {
 
 // kInvalidArgument: there is no such layer; kDataLoss: a tensor is missing or has another shape. `used`, unless null,
-// collects the names that were looked up; then views of tensors that are made have no data. Views point to the tensors'
-// memory, or into `made`.
+// collects the names that were looked up; then views of tensors that are made have no data, and there are no vectors.
+// Views point to the tensors' memory, or into `made`.
 StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& spec, int layer,
                                  std::unordered_set<std::string>* used);
 

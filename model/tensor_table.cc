@@ -84,11 +84,15 @@ StatusOr<WeightView> TensorTable::Matrices(const std::string& name, uint64_t cou
   return WeightView{.type = t->type, .n = n * count, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
 }
 
-StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const std::vector<uint64_t>& dims) const {
+Status TensorTable::CheckVector(const std::string& name, const std::vector<uint64_t>& dims) const {
   GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, dims));
-  if (t->scales != nullptr) {
-    return Unimplemented("tensor {} has the type {} with scales, which is for matrices", name, Info(t->type).name);
-  }
+  if (t->scales == nullptr) return absl::OkStatus();
+  return Unimplemented("tensor {} has the type {} with scales, which is for matrices", name, Info(t->type).name);
+}
+
+StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const std::vector<uint64_t>& dims) const {
+  GYRE_RETURN_IF_ERROR(CheckVector(name, dims));
+  const TensorView* t = Find(name);
   uint64_t n = 1;
   for (uint64_t d : dims) n *= d;
   std::vector<float> values(n);

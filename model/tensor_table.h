@@ -48,6 +48,8 @@ class TensorTable {
   StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;
   // W[count][n][k], as one matrix of count * n rows.
   StatusOr<WeightView> Matrices(const std::string& name, uint64_t count, uint64_t n, uint64_t k) const;
+  // Checks that Vector gives the tensor's elements.
+  Status CheckVector(const std::string& name, const std::vector<uint64_t>& dims) const;
   // All elements of a small tensor of these dims, expanded to f32.
   StatusOr<std::vector<float>> Vector(const std::string& name, const std::vector<uint64_t>& dims) const;
 

@@ -91,8 +91,8 @@ TEST(ArchTest, EachTensorIsNeededAndNamed) {
         EXPECT_EQ((*model)->Head()->output.data, (*model)->Embedding()->data);
         continue;
       }
-      // It may scale nothing.
-      if (name.ends_with("layer_output_scale.weight")) {
+      // A layer may be without it.
+      if (name.ends_with("layer_output_scale.weight") || name.ends_with(".exp_probs_b.bias")) {
         EXPECT_TRUE(OpenError(o).ok());
         continue;
       }
@@ -156,6 +156,10 @@ TEST(ArchTest, UnknownArchitectureListsTheKnown) {
   };
   EXPECT_THAT(MessageOf(o), HasSubstr("in which 1 tensor has no place, such as blk.0.attn_half.weight; it does "
                                       "not read the keys phi9.attention.half_life"));
+  o.more = [](GgufWriter& w) {
+    for (int i = 0; i < 10; ++i) w.Uint(fmt::format("phi9.k{}", i), 3);
+  };
+  EXPECT_THAT(MessageOf(o), HasSubstr("phi9.k6 phi9.k7 and 2 more"));
 }
 
 struct Spoiled {
@@ -176,6 +180,26 @@ TEST(ArchTest, ValuesThatChangeTheArithmeticAreRefused) {
       {"attn_logit_softcapping", [](GgufWriter& w) { w.Float("llama.attn_logit_softcapping", 50); }},
       {"attention.causal", [](GgufWriter& w) { w.Bool("llama.attention.causal", false); }},
       {"logit_scale", [](GgufWriter& w) { w.Float("llama.logit_scale", 0.5f); }},
+      {"attention.chunk_size", [](GgufWriter& w) { w.Uint("llama.attention.chunk_size", 8); }},
+      {"rope.scaling.alpha", [](GgufWriter& w) { w.Float("llama.rope.scaling.alpha", 2); }},
+      {"rope.dimension_sections",
+       [](GgufWriter& w) {
+         w.Numbers("llama.rope.dimension_sections", 4, std::vector<uint32_t>{2, 1, 1, 0});
+       }},
+      {"swiglu_clamp_exp",
+       [](GgufWriter& w) {
+         w.Numbers("llama.swiglu_clamp_exp", 6, std::vector<float>{0, 1});
+       }},
+      {"rope.freq_base_swa",
+       [](GgufWriter& w) {
+         w.Uint("llama.attention.sliding_window", 16);
+         w.Float("llama.rope.freq_base_swa", 500);
+       }},
+      {"attention.key_length_swa",
+       [](GgufWriter& w) {
+         w.Uint("llama.attention.sliding_window", 16);
+         w.Uint("llama.attention.key_length_swa", 4);
+       }},
   };
   for (const Spoiled& c : cases) {
     TinyOptions o = Tiny("llama");
@@ -243,6 +267,9 @@ TEST(ArchTest, ValuesThatChangeNothingPass) {
     w.Uint("llama.expert_count", 0);
     w.Float("llama.logit_scale", 1);
     w.Uint("llama.vocab_size", 96);
+    w.Numbers("llama.rope.dimension_sections", 4, std::vector<uint32_t>(4));
+    w.Uint("llama.attention.sliding_window", 16);
+    w.Float("llama.rope.freq_base_swa", 10000);
   };
   EXPECT_TRUE(OpenError(o).ok()) << OpenError(o);
 }
@@ -324,6 +351,87 @@ ModelSpec SpecWith(const std::string& arch, void (*more)(GgufWriter&)) {
   const auto model = OpenModelFromBytes(bytes);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? (*model)->spec() : ModelSpec{.layers = std::vector<LayerSpec>(2)};
+}
+
+// Of a file of which only the metadata is the architecture's.
+StatusOr<ModelSpec> SpecOf(const std::string& arch, void (*more)(GgufWriter&)) {
+  TinyOptions o = Tiny(arch);
+  o.more = more;
+  const auto bytes = BuildTinyModel(o);
+  const auto file = Gguf::Parse(bytes);
+  EXPECT_TRUE(file.ok()) << file.status();
+  return SpecFromGguf(*file);
+}
+
+TEST(ArchTest, PositionsOfSeveralPartsRotateHalves) {
+  const auto plain = SpecOf("glm4", nullptr),
+             parts = SpecOf("glm4", [](GgufWriter&w) {
+               w.Numbers("glm4.rope.dimension_sections", 4, std::vector<uint32_t>{2, 1, 1, 0});
+             });
+  ASSERT_TRUE(plain.ok() && parts.ok()) << plain.status() << parts.status();
+  EXPECT_EQ(plain->layers[0].attention()->rope.pairing, RopePairing::kInterleaved);
+  EXPECT_EQ(parts->layers[0].attention()->rope.pairing, RopePairing::kHalves);
+}
+
+TEST(ArchTest, WindowedLayersMayHaveABaseOfTheirOwn) {
+  const ModelSpec spec = SpecWith("gpt-oss", [](GgufWriter& w) { w.Float("gpt-oss.rope.freq_base_swa", 500); });
+  const RopeSpec &local = spec.layers[0].attention()->rope, &global = spec.layers[1].attention()->rope;
+  EXPECT_EQ(local.base, 500);
+  EXPECT_EQ(global.base, 10000);
+  EXPECT_EQ(local.magnitude, global.magnitude);
+  EXPECT_EQ(local.frequency_factors, std::vector<float>({1, 4, 4, 4}));  // the scaling stays
+}
+
+TEST(ArchTest, WhatAFamilyNeitherReadsNorComputesIsNamed) {
+  struct Case {
+    const char *arch, *named;
+    void (*more)(GgufWriter&);
+  };
+  const Case cases[] = {
+      {"lfm2", "lfm2.attention.sliding_window",
+       [](GgufWriter& w) {
+         w.Uint("lfm2.shortconv.l_cache", 3);
+         w.Uint("lfm2.attention.sliding_window", 8);
+       }},
+      {"mimo2", "key mimo2.attention.sliding_window_pattern is missing",
+       [](GgufWriter& w) { w.Uint("mimo2.attention.sliding_window", 8); }},
+      {"llama4", "is 16, known for llama4 are 0 and 8192",
+       [](GgufWriter& w) { w.Uint("llama4.attention.sliding_window", 16); }},
+      {"phimoe", "phimoe.expert_group_count is 2",
+       [](GgufWriter& w) {
+         w.Uint("phimoe.expert_count", 4);
+         w.Uint("phimoe.expert_used_count", 2);
+         w.Uint("phimoe.expert_group_count", 2);
+       }},
+      {"phimoe", "phimoe.expert_gating_func is 2",
+       [](GgufWriter& w) {
+         w.Uint("phimoe.expert_count", 4);
+         w.Uint("phimoe.expert_used_count", 2);
+         w.Uint("phimoe.expert_gating_func", 2);
+       }},
+      {"llama4", "llama4.expert_group_count is 2",
+       [](GgufWriter& w) {
+         w.Uint("llama4.expert_count", 4);
+         w.Uint("llama4.expert_used_count", 1);
+         w.Uint("llama4.expert_group_count", 2);
+       }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.named);
+    const auto spec = SpecOf(c.arch, c.more);
+    ASSERT_FALSE(spec.ok());
+    EXPECT_THAT(Message(spec.status()), HasSubstr(c.named));
+  }
+}
+
+TEST(ArchTest, EachLayerMayHaveABiasOnItsChoice) {
+  TinyOptions o = Tiny("minimax-m2");
+  o.without = "blk.1.exp_probs_b.bias";
+  const auto bytes = BuildTinyModel(o);
+  const auto model = OpenModelFromBytes(bytes);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE((*model)->spec().layers[0].experts()->choice_bias);
+  EXPECT_FALSE((*model)->spec().layers[1].experts()->choice_bias);
 }
 
 TEST(ArchTest, WindowsAndSoftcapsAreTheFamilys) {
