@@ -14,6 +14,21 @@ namespace {
 
 namespace json = boost::json;
 
+// An answer is parsed with its line around it, so a line may be deeper than a body.
+constexpr size_t kBodyDepth = 512, kLineDepth = kBodyDepth + 8;
+
+json::value Parse(std::string_view text, size_t depth, boost::system::error_code* error) {
+  json::parse_options options;
+  options.max_depth = depth;
+  return json::parse({text.data(), text.size()}, *error, {}, options);
+}
+
+// Whether the field is there and is another text than `usual`.
+bool Asks(const json::object& body, const char* name, const char* usual) {
+  const json::value* value = body.if_contains(name);
+  return value != nullptr && value->is_string() && value->get_string() != usual;
+}
+
 std::string_view View(json::string_view text) { return {text.data(), text.size()}; }
 
 StatusOr<std::string> TextOf(const json::object& object, std::string_view name) {
@@ -45,7 +60,7 @@ const std::vector<std::string>& BatchPaths() {
 
 StatusOr<BatchRequest> ReadBatchRequest(std::string_view line, const std::vector<std::string>& paths) {
   boost::system::error_code error;
-  const json::value value = json::parse({line.data(), line.size()}, error);
+  const json::value value = Parse(line, kLineDepth, &error);
   if (error) return InvalidArgument("not JSON ({})", error.message());
   const json::object* object = value.if_object();
   if (object == nullptr) return InvalidArgument("no JSON object");
@@ -63,6 +78,11 @@ StatusOr<BatchRequest> ReadBatchRequest(std::string_view line, const std::vector
   if (body == nullptr || !body->is_object()) return InvalidArgument("body must be an object");
   if (const json::value* stream = body->get_object().if_contains("stream"); stream != nullptr && stream->is_bool()) {
     if (stream->get_bool()) return InvalidArgument("body.stream: a batch has whole answers");
+  }
+  if (out.path == "/v1/score") {
+    if (Asks(body->get_object(), "format", "json")) return InvalidArgument("body.format: an answer of a batch is JSON");
+    if (Asks(body->get_object(), "logits", "none"))
+      return InvalidArgument("body.logits: they are too large for a batch");
   }
   for (const auto& [key, field] : *object) {
     const std::string_view name = View(key);
@@ -96,7 +116,7 @@ StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::
 std::string BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
                         std::string_view body) {
   boost::system::error_code error;
-  json::value read = json::parse({body.data(), body.size()}, error);
+  json::value read = Parse(body, kBodyDepth, &error);
   if (error) read = json::string(body.data(), body.size());
   json::object line = AnswerLine(request);
   line["response"] = json::object{{"status_code", status_code},
@@ -114,7 +134,7 @@ std::string BatchFailure(const BatchRequest& request, std::string_view code, std
 
 std::string AnsweredId(std::string_view line) {
   boost::system::error_code error;
-  const json::value value = json::parse({line.data(), line.size()}, error);
+  const json::value value = Parse(line, kLineDepth, &error);
   if (error || !value.is_object()) return "";
   const json::object& object = value.get_object();
   if (!object.contains("response") || !object.contains("error")) return "";

@@ -19,7 +19,8 @@ struct BatchRequest {
 };
 
 // {"custom_id": "...", "method": "POST", "url": "/v1/...", "body": {...}}. kInvalidArgument: it is no such object, or
-// the path is not one of `paths`.
+// the path is not one of `paths`, or the body asks for an answer that no line of JSON should hold: a stream, a .npy
+// file, logits.
 StatusOr<BatchRequest> ReadBatchRequest(std::string_view line, const std::vector<std::string>& paths);
 // The paths that a batch may ask.
 const std::vector<std::string>& BatchPaths();
@@ -29,7 +30,8 @@ const std::vector<std::string>& BatchPaths();
 StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::vector<std::string>& paths);
 
 // The line of an answer, with its line feed: {"id", "custom_id", "response": {"status_code", "request_id", "body"},
-// "error": null}. `body`: JSON, or any text, which then stands as a string.
+// "error": null}. `body`: JSON, or any text, which then stands as a string. Of bytes that are no UTF-8 comes a line of
+// which AnsweredId is "": it must not be written.
 std::string BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
                         std::string_view body);
 // The same for a request that got no answer: "response" is null.

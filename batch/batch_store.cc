@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <utility>
 
 #include "base/counted.h"
@@ -60,6 +61,34 @@ json::object Describe(const StoredBatch& b) {
           {"tenant", b.tenant},     {"total", b.total}};
 }
 
+// A text that JSON can hold, of at most `most` bytes.
+std::string CleanText(std::string text, size_t most) {
+  if (text.size() > most) {
+    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+    text.resize(most);
+  }
+  boost::system::error_code error;
+  json::parse(json::serialize(json::string(text)), error);
+  if (error)
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > 127; }, '?');
+  return text;
+}
+
+// OpenAI's limits of metadata: 16 texts.
+Status CheckMetadata(const std::string& metadata) {
+  boost::system::error_code error;
+  const json::value value = json::parse(metadata, error);
+  const json::object* object = error ? nullptr : value.if_object();
+  bool fits = object != nullptr && object->size() <= 16;
+  for (size_t i = 0; fits && i < object->size(); ++i) {
+    const auto& pair = *(object->begin() + i);
+    fits = pair.key().size() <= 64 && pair.value().is_string() && pair.value().get_string().size() <= 512;
+  }
+  return fits ? absl::OkStatus()
+              : InvalidArgument("metadata: at most 16 texts of 512 bytes, with names of 64 bytes, are taken");
+}
+
 std::string Text(const json::object& o, const char* name) { return std::string(o.at(name).as_string()); }
 template <typename T>
 T Number(const json::object& o, const char* name) {
@@ -93,9 +122,13 @@ Status BatchStore::Load() {
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     const std::string path = entry.path().string();
     if (entry.path().extension() != ".json") continue;
-    GYRE_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
+    const StatusOr<std::string> text = ReadSmallFile(path);
+    if (!text.ok()) {
+      Log(LogLevel::kError, "batches: {} is left aside", Message(text.status()));
+      continue;
+    }
     try {
-      const json::value value = json::parse(text);
+      const json::value value = json::parse(*text);
       const json::object& o = value.as_object();
       if (Text(o, "kind") == "file") {
         files_[Text(o, "id")] = {.id = Text(o, "id"),
@@ -117,16 +150,27 @@ Status BatchStore::Load() {
                     .tenant = Number<uint64_t>(o, "tenant"),
                     .total = Number<uint64_t>(o, "total")};
       const auto state = std::find(kStateNames.begin(), kStateNames.end(), Text(o, "state"));
-      if (state == kStateNames.end()) return DataLoss("{}: its state is not known", path);
+      if (state == kStateNames.end()) throw std::runtime_error("its state is not known");
       b.state = static_cast<BatchState>(state - kStateNames.begin());
       batches_[b.id] = std::move(b);
     } catch (const std::exception& e) {
-      return DataLoss("{}: {}", path, e.what());
+      Log(LogLevel::kError, "batches: {} is left aside: {}", path, e.what());
     }
   }
   if (error) return FileError(folder_, "can't be read", error.value());
-  for (auto& [id, batch] : batches_) {
-    GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
+  for (auto it = batches_.begin(); it != batches_.end();) {
+    const std::string id = it->first;
+    StoredBatch& batch = it->second;
+    StatusOr<Running> begun = Begin(batch);
+    // Another process has the folder.
+    if (absl::IsFailedPrecondition(begun.status())) return begun.status();
+    if (!begun.ok()) {
+      Log(LogLevel::kError, "the batch {} is left aside: {}", id, Message(begun.status()));
+      it = batches_.erase(it);
+      continue;
+    }
+    ++it;
+    Running running = *std::move(begun);
     batch.completed = running.answers->size();
     batch.failed = running.failures->size();
     if (!IsRunning(batch.state)) continue;
@@ -135,8 +179,11 @@ Status BatchStore::Load() {
     running_[id] = std::move(running);
     // It may be that only the note of its end is missing.
     if (!EndIfDone(&batch)) continue;
-    for (const std::string& file : {batch.output, batch.errors}) GYRE_RETURN_IF_ERROR(Write(files_.at(file)));
-    GYRE_RETURN_IF_ERROR(Write(batch));
+    Status written = absl::OkStatus();
+    for (const std::string& file : {batch.output, batch.errors}) written.Update(Write(files_.at(file)));
+    written.Update(Write(batch));
+    // The next start ends it again.
+    if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", id, Message(written));
   }
   return absl::OkStatus();
 }
@@ -159,7 +206,7 @@ bool BatchStore::EndIfDone(StoredBatch* batch) {
   const auto it = running_.find(batch->id);
   if (it == running_.end() || it->second.in_flight > 0) return false;
   const bool cancelled = batch->state == BatchState::kCancelling;
-  if (!cancelled && !it->second.requests.empty()) return false;
+  if (!cancelled && (!it->second.requests.empty() || batch->completed + batch->failed != batch->total)) return false;
   batch->state = cancelled ? BatchState::kCancelled : BatchState::kCompleted;
   batch->ended = UnixSeconds();
   for (const auto& [id, file] : {std::pair(batch->output, it->second.answers), {batch->errors, it->second.failures}}) {
@@ -199,7 +246,7 @@ StatusOr<StoredFile> BatchStore::AddFile(uint64_t tenant, std::string name, std:
   if (bytes.size() > limits_.file_bytes)
     return InvalidArgument("the file has {} bytes, at most {} are taken", bytes.size(), limits_.file_bytes);
   StoredFile file{.id = NewId("file-"),
-                  .name = std::move(name),
+                  .name = CleanText(std::move(name), 255),
                   .purpose = std::move(purpose),
                   .bytes = bytes.size(),
                   .created = UnixSeconds(),
@@ -240,6 +287,7 @@ Status BatchStore::RemoveFile(uint64_t tenant, const std::string& id) {
     MutexLock lock(&mutex_);
     const auto it = files_.find(id);
     if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", id);
+    if (beginning_.count(id) > 0) return FailedPrecondition("a batch that begins needs the file {}", id);
     for (const auto& [name, batch] : batches_) {
       if (IsRunning(batch.state) && batch.input == id)
         return FailedPrecondition("the batch {} needs the file {}", name, id);
@@ -258,12 +306,14 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
   const std::vector<std::string>& paths = BatchPaths();
   if (std::find(paths.begin(), paths.end(), endpoint) == paths.end())
     return InvalidArgument("endpoint is {}, which no batch can ask", endpoint);
-  GYRE_ASSIGN_OR_RETURN(const std::string text, Content(tenant, file));
-  const StatusOr<std::vector<BatchRequest>> requests = ReadBatch(text, {endpoint});
-  if (!requests.ok()) return Annotate(requests.status(), fmt::format("the file {}", file));
-  if (requests->size() > limits_.requests) {
-    return InvalidArgument("the file {} has {}, at most {} are taken", file, Counted(requests->size(), "request"),
-                           limits_.requests);
+  GYRE_RETURN_IF_ERROR(CheckMetadata(metadata));
+  {
+    MutexLock lock(&mutex_);
+    const auto it = files_.find(file);
+    if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", file);
+    if (batches_.size() + beginning_.size() >= limits_.batches)
+      return ResourceExhausted("there are {} already", Counted(batches_.size(), "batch", "batches"));
+    beginning_.insert(file);
   }
   StoredBatch batch{.id = NewId("batch_"),
                     .endpoint = endpoint,
@@ -272,19 +322,29 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
                     .errors = NewId("file-"),
                     .metadata = metadata,
                     .created = UnixSeconds(),
-                    .tenant = tenant,
-                    .total = requests->size()};
-  {
-    MutexLock lock(&mutex_);
-    if (batches_.size() >= limits_.batches)
-      return ResourceExhausted("there are {} already", Counted(batches_.size(), "batch", "batches"));
-  }
-  GYRE_ASSIGN_OR_RETURN(Running running, Begin(batch));
-  GYRE_RETURN_IF_ERROR(Write(batch));
+                    .tenant = tenant};
+  StatusOr<Running> running = BeginNew(&batch);
   MutexLock lock(&mutex_);
-  running_[batch.id] = std::move(running);
+  beginning_.erase(beginning_.find(file));
+  if (!running.ok()) return running.status();
+  running_[batch.id] = *std::move(running);
   batches_[batch.id] = batch;
   return batch;
+}
+
+StatusOr<BatchStore::Running> BatchStore::BeginNew(StoredBatch* batch) const {
+  const std::string& file = batch->input;
+  GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(file)));
+  const StatusOr<std::vector<BatchRequest>> requests = ReadBatch(text, {batch->endpoint});
+  if (!requests.ok()) return Annotate(requests.status(), fmt::format("the file {}", file));
+  if (requests->size() > limits_.requests) {
+    return InvalidArgument("the file {} has {}, at most {} are taken", file, Counted(requests->size(), "request"),
+                           limits_.requests);
+  }
+  batch->total = requests->size();
+  GYRE_ASSIGN_OR_RETURN(Running running, Begin(*batch));
+  GYRE_RETURN_IF_ERROR(Write(*batch));
+  return running;
 }
 
 StatusOr<StoredBatch> BatchStore::Find(uint64_t tenant, const std::string& id) const {
@@ -351,7 +411,12 @@ void BatchStore::PutBack(const Job& job) {
 }
 
 Status BatchStore::Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body) {
-  const bool fine = status_code == 200;
+  bool fine = status_code == 200;
+  std::string line = BatchAnswer(job.request, status_code, request_id, body);
+  if (AnsweredId(line) != job.request.custom_id) {
+    fine = false;
+    line = BatchFailure(job.request, "invalid_answer", "the answer is no JSON and no text in UTF-8");
+  }
   std::shared_ptr<ResultsFile> file;
   {
     MutexLock lock(&mutex_);
@@ -359,14 +424,16 @@ Status BatchStore::Answer(const Job& job, int status_code, std::string_view requ
     if (it == running_.end()) return Internal("the batch {} does not run", job.batch);
     file = fine ? it->second.answers : it->second.failures;
   }
-  Status written = file->Add(job.request.custom_id, BatchAnswer(job.request, status_code, request_id, body));
+  Status written = file->Add(job.request.custom_id, line);
   if (written.ok()) written = file->Sync();
   StoredBatch now;
   {
     MutexLock lock(&mutex_);
-    --running_.at(job.batch).in_flight;
+    Running& running = running_.at(job.batch);
+    --running.in_flight;
     StoredBatch& batch = batches_.at(job.batch);
     if (written.ok()) ++(fine ? batch.completed : batch.failed);
+    if (!written.ok() && batch.state == BatchState::kInProgress) running.requests.push_back(job.request);
     if (!EndIfDone(&batch)) return written;
     now = batch;
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,8 @@ struct BatchLimits {
 // Every change is on the disk when its call returns; no lock is held over the disk.
 class BatchStore {
  public:
-  // Makes the folder. Batches that were running go on. kDataLoss: a file in it can't be read.
+  // Makes the folder. Batches that were running go on. What can't be read is left aside, with a line in the log.
+  // kFailedPrecondition: another process has the folder.
   static StatusOr<std::unique_ptr<BatchStore>> Open(const std::string& folder, const BatchLimits& limits = {});
 
   // kResourceExhausted: too many files; kInvalidArgument: too large, or another purpose than "batch".
@@ -77,7 +79,8 @@ class BatchStore {
   // PutBack.
   std::optional<Job> Take();
   void PutBack(const Job& job);
-  // Writes its answer; the batch may end with it.
+  // Writes its answer; the batch may end with it. After an error of the disk the request is given out again. A body
+  // that no JSON can hold counts as a failure.
   Status Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body);
 
  private:
@@ -90,6 +93,8 @@ class BatchStore {
 
   BatchStore(std::string folder, const BatchLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
   Status Load() GYRE_REQUIRES(mutex_);
+  // The same for one that is new, whose input nobody removes meanwhile; sets its total and writes it.
+  StatusOr<Running> BeginNew(StoredBatch* batch) const;
   // Opens its files and finds what is left.
   StatusOr<Running> Begin(const StoredBatch& batch) const;
   // Whether the batch ends now: then it does, and has to be written.
@@ -107,6 +112,7 @@ class BatchStore {
   std::map<std::string, StoredFile> files_ GYRE_GUARDED_BY(mutex_);
   std::map<std::string, StoredBatch> batches_ GYRE_GUARDED_BY(mutex_);
   std::map<std::string, Running> running_ GYRE_GUARDED_BY(mutex_);
+  std::multiset<std::string> beginning_ GYRE_GUARDED_BY(mutex_);  // inputs of batches that are being made
 };
 
 }  // namespace gyre

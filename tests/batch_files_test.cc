@@ -1,14 +1,17 @@
 // Lines of batches, and a file of answers that is cut at every byte.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <boost/json.hpp>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "batch/batch_lines.h"
+#include "batch/batch_store.h"
 #include "batch/results_file.h"
 
 namespace gyre {
@@ -85,7 +88,7 @@ TEST_F(ResultsFileTest, GoesOnBehindEveryCut) {
 }
 
 TEST_F(ResultsFileTest, LeavesOtherFilesAlone) {
-  for (const std::string text : {"some text\n", "some text", "{\"a\":1}\n"}) {
+  for (const std::string text : {"some text\n", "some text", "{\"a\":1}\n", "{\"a\":1}"}) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << text;
     EXPECT_FALSE(ResultsFile::Open(path_).ok()) << text;
     EXPECT_EQ(Bytes(), text);
@@ -103,6 +106,101 @@ TEST_F(ResultsFileTest, HasOneWriter) {
   EXPECT_TRUE(absl::IsInternal((*first)->Add("a", "")));
   first->reset();
   EXPECT_TRUE(ResultsFile::Open(path_).ok());
+}
+
+// Files of this process may have so many bytes at most, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(ResultsFileTest, AFailedWriteLeavesNoTrace) {
+  auto file = ResultsFile::Open(path_);
+  ASSERT_TRUE(file.ok());
+  const std::string a = BatchAnswer(Named("a"), 200, "r", "{}"), b = BatchAnswer(Named("b"), 200, "r", "{}");
+  ASSERT_TRUE((*file)->Add("a", a).ok());
+  {
+    FullDisk full(a.size() + 10);
+    EXPECT_FALSE((*file)->Add("b", b).ok());
+  }
+  EXPECT_EQ(Bytes(), a);
+  EXPECT_FALSE((*file)->Has("b"));
+  EXPECT_TRUE((*file)->Add("b", b).ok());
+  EXPECT_EQ(Bytes(), a + b);
+}
+
+class BatchStoreTest : public ResultsFileTest {
+ protected:
+  BatchStoreTest() { Open(); }
+  void Open() {
+    store_.reset();
+    auto store = BatchStore::Open(folder_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+  StoredBatch Make(const std::string& lines, const std::string& name = "in") {
+    const auto file = store_->AddFile(1, name, "batch", lines);
+    EXPECT_TRUE(file.ok()) << file.status();
+    const auto batch = store_->Create(1, file->id, "/v1/completions", "{}");
+    EXPECT_TRUE(batch.ok()) << batch.status();
+    return *batch;
+  }
+  std::unique_ptr<BatchStore> store_;
+};
+
+TEST_F(BatchStoreTest, NothingThatAClientSendsStopsTheNextStart) {
+  const StoredBatch batch = Make(Line("a") + "\n" + Line("b"), "\xff" + std::string(2000000, 'x'));
+  const std::string metadata = R"({"a":")" + std::string(2000000, 'x') + "\"}";
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->Create(1, batch.input, "/v1/completions", metadata).status()));
+  std::string deep;
+  for (int i = 0; i < 31; ++i) deep += R"({"a":)";
+  deep += "1" + std::string(31, '}');
+  ASSERT_TRUE(store_->Answer(*store_->Take(), 200, "r", "\xff\xfe").ok());
+  ASSERT_TRUE(store_->Answer(*store_->Take(), 200, "r", deep).ok());
+  Open();
+  const auto found = store_->Find(1, batch.id);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->completed, 1u);
+  EXPECT_EQ(found->failed, 1u);
+  EXPECT_EQ(found->state, BatchState::kCompleted);
+  EXPECT_EQ(store_->FindFile(1, batch.input)->name, "?" + std::string(254, 'x'));
+  // One batch that is spoiled, and a file that is no JSON, are left aside.
+  std::ofstream(folder_ + "/" + batch.output + ".jsonl", std::ios::trunc) << "spoiled\n";
+  std::ofstream(folder_ + "/wrong.json") << "{";
+  Open();
+  EXPECT_TRUE(absl::IsNotFound(store_->Find(1, batch.id).status()));
+  EXPECT_TRUE(store_->FindFile(1, batch.input).ok());
+}
+
+TEST_F(BatchStoreTest, AFullDiskLosesNoRequest) {
+  const StoredBatch batch = Make(Line("a"));
+  const auto job = store_->Take();
+  ASSERT_TRUE(job);
+  {
+    FullDisk full(10);
+    EXPECT_FALSE(store_->Answer(*job, 200, "r", "{}").ok());
+  }
+  EXPECT_EQ(store_->Find(1, batch.id)->state, BatchState::kInProgress);
+  const auto again = store_->Take();
+  ASSERT_TRUE(again);
+  EXPECT_TRUE(store_->Answer(*again, 200, "r", "{}").ok());
+  EXPECT_EQ(store_->Find(1, batch.id)->state, BatchState::kCompleted);
+}
+
+TEST(BatchLinesTest, AnswersThatNoLineHoldsAreRefused) {
+  for (const char* body : {R"({"format":"npy"})", R"({"logits":"f16"})"}) {
+    const std::string line = R"({"custom_id":"a","method":"POST","url":"/v1/score","body":)" + std::string(body) + "}";
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadBatchRequest(line, BatchPaths()).status())) << body;
+  }
 }
 
 }  // namespace

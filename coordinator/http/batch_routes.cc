@@ -66,7 +66,8 @@ json::object BatchObject(const StoredBatch& b) {
                    {"completed_at", b.state == BatchState::kCompleted ? json::value(b.ended) : json::value()},
                    {"cancelled_at", b.state == BatchState::kCancelled ? json::value(b.ended) : json::value()}};
   out["request_counts"] = json::object{{"total", b.total}, {"completed", b.completed}, {"failed", b.failed}};
-  out["metadata"] = json::parse(b.metadata);
+  boost::system::error_code error;
+  out["metadata"] = json::parse(b.metadata, error);
   return out;
 }
 
