@@ -1,6 +1,7 @@
 // gyre batch: a file of requests, sent to a server.
 #include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -118,6 +119,9 @@ Status BatchCommand(const BatchCommandOptions& o) {
   GYRE_ASSIGN_OR_RETURN(const Url url, ParseApiUrl(o.url));
   GYRE_ASSIGN_OR_RETURN(const HttpClientOptions http, HttpClientOptionsOf(o.api_key, o.ca_file, kSilence));
   GYRE_ASSIGN_OR_RETURN(const auto client, HttpClient::Make(url, http));
+  std::error_code none;
+  if (std::filesystem::equivalent(o.file, o.out, none))
+    return UsageError("--out {} is the file of the requests", o.out);
   GYRE_ASSIGN_OR_RETURN(const auto results, ResultsFile::Open(o.out));
   InterruptGuard::Begin();
   // The lines' paths begin with /v1, as the base of the API does.

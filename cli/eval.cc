@@ -123,9 +123,12 @@ class Evaluation {
   Status Choose(const BenchmarkItem& item, TaskResult* task, json::object* line) {
     std::vector<ChoiceScore> scores;
     for (const std::string& choice : item.choices) {
-      GYRE_ASSIGN_OR_RETURN(ScoredIds whole,
-                            EncodeContinuation([this](const std::string& text) { return Encode(text); }, item.context,
-                                               item.delimiter + choice));
+      GYRE_ASSIGN_OR_RETURN(ScoredIds whole, EncodeContinuation(
+                                                 [this](const std::string& text, bool special) {
+                                                   return target_.Encode(text, {.add_special = special});
+                                                 },
+                                                 item.context, item.delimiter + choice));
+      const size_t asked = whole.ids.size() - whole.from;
       Request request;
       request.prompt = std::move(whole.ids);
       request.score = {.from = whole.from};
@@ -136,6 +139,7 @@ class Evaluation {
         score.sum += static_cast<double>(token->logprob);
         ++score.tokens;
       }));
+      if (score.tokens != asked) return Internal("a choice got {} scores, expected {}", score.tokens, asked);
     }
     const Picks picks = PickChoices(item, scores);
     Count(picks.sum == item.right, &task->sum);

@@ -67,6 +67,8 @@ class PerplexityRun {
           "be the same",
           o_.against, saved_->file.size(), scored());
     }
+    // The mass of the others is without all ids that are asked for, so all of them are saved.
+    if (!o_.save.empty()) format_.top = Top();
     return absl::OkStatus();
   }
 
@@ -156,6 +158,8 @@ class PerplexityRun {
       const Status added = comparison_.Add(saved.event, event, target_.facts().vocab);
       if (!added.ok()) return Annotate(added, o_.against);
     }
+    if (event.top.size() < format_.top)
+      return Internal("a score has {} likeliest ids, expected {}", event.top.size(), format_.top);
     if (!o_.save.empty()) AppendRecord(format_, index, event, std::nullopt, records);
     loss_.Add(event.logprob);
     return absl::OkStatus();

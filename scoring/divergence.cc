@@ -27,7 +27,9 @@ StatusOr<Divergence> Diverge(std::span<const TokenLogprob> teacher, std::span<co
     const double mixed = std::log(beta * std::exp(log_p) + (1 - beta) * std::exp(log_q));
     out.forward += Term(log_p, log_q);
     out.reverse += Term(log_q, log_p);
-    out.jensen_shannon += beta * Term(log_p, mixed) + (1 - beta) * Term(log_q, mixed);
+    // A term of weight 0 counts for nothing, though it may be infinite.
+    if (beta > 0) out.jensen_shannon += beta * Term(log_p, mixed);
+    if (beta < 1) out.jensen_shannon += (1 - beta) * Term(log_q, mixed);
   };
   for (size_t i = 0; i < teacher.size(); ++i) {
     const double log_p = static_cast<double>(teacher[i].logprob), log_q = static_cast<double>(student[i]);

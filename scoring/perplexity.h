@@ -16,8 +16,8 @@ struct TextWindow {
   size_t scored = 0;          // the text's first id that this window scores: those before it give it context
 };
 // Each id is scored once: the first window scores all of its ids, each later one the `stride` ids that are new. Without
-// a begin-of-text id nothing stands before the text's first id, and it is not scored. REQUIRES: 1 <= stride < window,
-// or stride <= window with `bos`. `window`: ids of a prompt, with the begin-of-text id where there is one.
+// a begin-of-text id nothing stands before the text's first id, and it is not scored. REQUIRES: 1 <= stride < window.
+// `window`: ids of a prompt, with the begin-of-text id where there is one.
 std::vector<TextWindow> CutIntoWindows(size_t ids, uint32_t window, uint32_t stride, bool bos);
 
 // Sums over the scored ids.

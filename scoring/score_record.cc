@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <limits>
 
 #include "base/coding.h"
 #include "fmt/format.h"
@@ -63,7 +64,8 @@ void AppendRecord(const ScoreFormat& f, uint32_t index, const PromptTokenEvent& 
   for (uint32_t i = 0; i < f.top; ++i) Append(event.top[i].id, out);
   for (uint32_t i = 0; i < f.top; ++i) Append(event.top[i].logprob, out);
   if (f.divergence) {
-    const Divergence d = divergence.value_or(Divergence());
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    const Divergence d = divergence.value_or(Divergence{kNone, kNone, kNone});
     Append(d.forward, out);
     Append(d.reverse, out);
     Append(d.jensen_shannon, out);

@@ -27,7 +27,8 @@ struct ScoreFormat {
 size_t RecordBytes(const ScoreFormat& format);
 // The bytes before the records: numpy's format 1.0, little-endian, C order, of the shape [records].
 std::string NpyHeader(const ScoreFormat& format, uint64_t records);
-// `index`: which input or window it is of. REQUIRES: the event has what the format says.
+// `index`: which input or window it is of. REQUIRES: the event has what the format says, but
+// for the divergence: NaN stands for one that is not there.
 void AppendRecord(const ScoreFormat& format, uint32_t index, const PromptTokenEvent& event,
                   const std::optional<Divergence>& divergence, std::string* out);
 

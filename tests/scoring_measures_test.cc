@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <set>
 
@@ -85,6 +86,10 @@ TEST(DivergenceTest, RefusesWhatIsNoDistribution) {
   ASSERT_TRUE(apart.ok());
   EXPECT_GT(apart->forward, 1000);
   EXPECT_LT(apart->jensen_shannon, std::log(2) + 1e-9);
+  // With a weight of 0 one of the two is not asked.
+  for (const double beta : {0.0, 1.0}) {
+    EXPECT_NEAR(Diverge(teacher, std::vector<float>{-1, -9999}, false, beta)->jensen_shannon, 0, 1e-9);
+  }
 }
 
 TEST(WindowsTest, EachIdIsScoredOnceWithEnoughBeforeIt) {
@@ -120,22 +125,28 @@ TEST(TextLossTest, SumsUp) {
 
 TEST(ContinuationTest, IsCutAsHarnessesCutIt) {
   // A token a byte, but " b" is one token, behind a begin-of-text token.
-  const auto encode = [](const std::string& text) -> StatusOr<std::vector<TokenId>> {
-    std::vector<TokenId> ids{1};
+  bool ends = false;  // with the token 2
+  const auto encode = [&ends](const std::string& text, bool special) -> StatusOr<std::vector<TokenId>> {
+    std::vector<TokenId> ids;
+    if (special) ids.push_back(1);
     for (size_t i = 0; i < text.size(); ++i) {
       const bool pair = text.compare(i, 2, " b") == 0;
       ids.push_back(pair ? 256 : static_cast<TokenId>(text[i]));
       i += pair ? 1 : 0;
     }
+    if (special && ends) ids.push_back(2);
     return ids;
   };
-  const auto cut = EncodeContinuation(encode, "aa ", "b");
-  ASSERT_TRUE(cut.ok());
-  EXPECT_EQ(cut->ids, (std::vector<TokenId>{1, 'a', 'a', 256}));
-  EXPECT_EQ(cut->from, 3u);
-  EXPECT_EQ(EncodeContinuation(encode, "", "ab")->from, 1u);
-  EXPECT_EQ(EncodeContinuation(encode, " ", "b")->ids, (std::vector<TokenId>{1, 256}));
-  EXPECT_THAT(Message(EncodeContinuation(encode, "aa", "").status()), HasSubstr("no token"));
+  for (const bool ending : {false, true}) {
+    ends = ending;
+    const auto cut = EncodeContinuation(encode, "aa ", "b");
+    ASSERT_TRUE(cut.ok());
+    EXPECT_EQ(cut->ids, (std::vector<TokenId>{1, 'a', 'a', 256}));
+    EXPECT_EQ(cut->from, 3u);
+    EXPECT_EQ(EncodeContinuation(encode, "", "ab")->from, 1u);
+    EXPECT_EQ(EncodeContinuation(encode, " ", "b")->ids, (std::vector<TokenId>{1, 256}));
+    EXPECT_THAT(Message(EncodeContinuation(encode, "aa", "").status()), HasSubstr("no token"));
+  }
 }
 
 TEST(BenchmarkTest, PicksByEachMeasure) {
@@ -189,6 +200,12 @@ TEST(ScoreRecordTest, ReadsWhatItWrites) {
       for (uint32_t k = 0; k < top; ++k) e.top.push_back({static_cast<TokenId>(k * 3), -0.5f * static_cast<float>(k)});
       AppendRecord(format, i / 2, e, std::nullopt, &bytes);
     }
+    // A divergence that is not there is none, not 0.
+    std::string one;
+    AppendRecord({.top = top, .divergence = true}, 0, events[0], std::nullopt, &one);
+    double last = 0;
+    std::memcpy(&last, one.data() + one.size() - sizeof last, sizeof last);
+    EXPECT_TRUE(std::isnan(last));
     EXPECT_EQ(bytes.size(), NpyHeader(format, 7).size() + 7 * RecordBytes(format));
     const auto file = ScoreFile::Read(bytes);
     ASSERT_TRUE(file.ok()) << file.status();

@@ -145,6 +145,7 @@ class RouteRunner final : public BatchRunner {
       co_return;
     }
     const Status written = store_.Answer(job, answer.status, id, answer.body);
+    if (!written.ok()) rests_until_ = After(kPause);
     if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", job.batch, Message(written));
   }
 

@@ -74,6 +74,7 @@ class ScoreWriter {
   void End(size_t index, const Usage& usage, std::string* out) {
     prompt_ += usage.prompt_tokens;
     cached_ += usage.cached_tokens;
+    within_ = false;
     if (job_.npy) return;
     fmt::format_to(std::back_inserter(*out), R"(],"tokens":{},"sum":)", job_.inputs[index].rows());
     AppendFinite(sum_, out);

@@ -125,9 +125,9 @@ class ScoreReader {
     if (distributions != nullptr && !fields.failed()) ReadStudent(fields, *distributions, question, student);
     if (auto error = fields.Finish()) return error;
     if (!continuation) return std::nullopt;
-    StatusOr<ScoredIds> whole =
-        EncodeContinuation([this](const std::string& t) { return context_.service.Tokenize(t, {.add_special = true}); },
-                           *context, *continuation);
+    StatusOr<ScoredIds> whole = EncodeContinuation(
+        [this](const std::string& t, bool special) { return context_.service.Tokenize(t, {.add_special = special}); },
+        *context, *continuation);
     if (!whole.ok()) return FromInput(whole.status(), fields.Path("continuation"));
     question->input = std::move(whole->ids);
     question->score->from = whole->from;
