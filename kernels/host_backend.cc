@@ -23,6 +23,8 @@ void Limit(float* gate, float* up, size_t n, const Backend::Ffn& w) {
     up[i] = up[i] > w.up_limit ? w.up_limit : up[i] < -w.up_limit ? -w.up_limit : up[i];
 }
 
+void HostBackend::LimitProducts(float* gate, float* up, size_t n, const Ffn& w) { Limit(gate, up, n, w); }
+
 void HostBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic,
                               float* out, bool add) {
   if (w.gated() && w.plain()) return GatedFeedForward(x, rows, w, act, arithmetic, out, add);
@@ -37,7 +39,7 @@ void HostBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activat
   }
   if (w.gated() && w.gate_bias != nullptr) AddBias(gate, rows, w.up.n, w.gate_bias);
   if (w.up_bias != nullptr) AddBias(up, rows, w.up.n, w.up_bias);
-  if (w.gated()) Limit(gate, up, n, w);
+  if (w.gated()) LimitProducts(gate, up, n, w);
   w.gated() ? GatedActivation(gate, up, n, act, gate) : Activate(up, n, act, up);
   const Product last[] = {{w.down, out, add}};
   MatMul(gate, rows, last, arithmetic);

@@ -45,6 +45,8 @@ class HostBackend : public Backend {
   // FeedForward of a gated block without biases and limits.
   virtual void GatedFeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic,
                                 float* out, bool add) = 0;
+  // Applies the limits of a gated block to its products, n each.
+  virtual void LimitProducts(float* gate, float* up, size_t n, const Ffn& w);
   const void* UploadBytes(const void* host, size_t) override { return host; }
   const void* DownloadBytes(const void* device, size_t) override { return device; }
 

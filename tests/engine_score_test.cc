@@ -22,12 +22,12 @@ using testing::OpenRing;
 using testing::Outcome;
 using testing::RunOne;
 
-constexpr int kVocab = 300;
+constexpr int kScoredVocab = 300;
 
 std::vector<TokenId> SomeIds(uint32_t seed, size_t n) {
   std::mt19937 random(seed);
   std::vector<TokenId> ids(n);
-  for (TokenId& id : ids) id = static_cast<TokenId>(random() % kVocab);
+  for (TokenId& id : ids) id = static_cast<TokenId>(random() % kScoredVocab);
   return ids;
 }
 
@@ -67,7 +67,7 @@ class ScoreTest : public ::testing::Test {
     o.chunk = stages == 1 ? 256 : 7;
     return o;
   }
-  testing::TinyModelFile model_{testing::TinyOptions{.vocab = kVocab}};
+  testing::TinyModelFile model_{testing::TinyOptions{.vocab = kScoredVocab}};
 };
 
 std::vector<Request> AllForms() {

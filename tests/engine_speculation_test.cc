@@ -16,6 +16,7 @@
 #include "runtime/runtime.h"
 #include "tests/testing/delayed_port.h"
 #include "tests/testing/ring_runner.h"
+#include "tests/testing/shared_data.h"
 #include "tests/testing/tiny_hybrid.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -137,9 +138,16 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
   options.layers = 6;
   options.dim = 64;
   const bool hybrid = testing::IsTinyHybrid(GetParam());
+  std::string path;
+  if (!hybrid && !testing::IsTiny(GetParam())) {
+    if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the family's file is not there";
+    path = testing::SharedData(fmt::format("golden-wave2/state/tiny-{}-s0-f16.gguf", GetParam()));
+    options.arch = "llama";  // not asked
+  }
   const testing::TinyModelFile file(hybrid ? testing::BuildTinyHybrid(GetParam()) : testing::BuildTinyModel(options));
+  if (path.empty()) path = file.path();
   const std::vector<Request> requests = Requests();
-  const auto without = testing::OpenRing(Ring(file.path(), 1, "off"));
+  const auto without = testing::OpenRing(Ring(path, 1, "off"));
   ASSERT_NE(without, nullptr);
   const std::vector<testing::Outcome> expected = testing::RunAll(without->engine(), requests);
   EXPECT_EQ(without->engine().stats().drafted_tokens, 0u);
@@ -147,7 +155,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
   for (const auto& [stages, speculation] :
        {std::pair(1, "ngram"), {1, "auto"}, {2, "auto"}, {3, "ngram"}, {4, "auto"}}) {
     SCOPED_TRACE(fmt::format("{} stages, {}", stages, speculation));
-    RuntimeOptions o = Ring(file.path(), stages, speculation);
+    RuntimeOptions o = Ring(path, stages, speculation);
     if (std::string_view(speculation) == "auto") o.drafter = adversary;
     if (stages == 3) o.kv_tokens = 128;  // texts push each other out
     const auto ring = testing::OpenRing(o);
@@ -169,6 +177,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
 std::vector<std::string> TinyArchitectures() {
   std::vector<std::string> out = KnownArchitectures();
   std::erase_if(out, [](const std::string& arch) { return !testing::IsTiny(arch) && !testing::IsTinyHybrid(arch); });
+  out.insert(out.end(), {"kimi-linear", "mamba", "jamba"});  // files of ../shared
   return out;
 }
 INSTANTIATE_TEST_SUITE_P(All, SpeculationFamilies, ::testing::ValuesIn(TinyArchitectures()), [](const auto& info) {

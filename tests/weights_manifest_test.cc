@@ -141,6 +141,16 @@ TEST(ManifestTest, AStageNeedsItsLayersAndItsEnds) {
   EXPECT_EQ(count, testing::TensorPieces(*manifest).size());
 }
 
+TEST(ManifestTest, OnlyTheFirstStageNeedsTheTableOfPositions) {
+  Manifest m;
+  m.tensors = {{.name = "position_embd.weight", .type = 0, .dims = {1}, .extents = {}}};
+  m.pieces.resize(1);
+  m.pieces[0].tensor = 0;
+  EXPECT_EQ(PiecesOf(m, {0, 1}, true, false, false).ends.size(), 1u);
+  EXPECT_TRUE(PiecesOf(m, {1, 2}, false, false, false).ends.empty());
+  EXPECT_TRUE(PiecesOf(m, {2, 3}, false, true, true).ends.empty());
+}
+
 // Whatever opening reads is in the header, for every architecture: the spec of a model whose matrices are zeros is the
 // same, and so is every vector.
 TEST(ManifestTest, AModelOpensFromItsHeaderAlone) {

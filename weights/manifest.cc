@@ -324,6 +324,8 @@ NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bo
       if (layer >= range.begin && layer < range.end) place[t] = &out.layers[static_cast<size_t>(layer - range.begin)];
     } else if (name.rfind("token_embd.", 0) == 0) {
       if (first || (last && tied_head)) place[t] = &out.ends;
+    } else if (name.rfind("position_embd.", 0) == 0) {
+      if (first) place[t] = &out.ends;
     } else if (name.rfind("output", 0) != 0 || last) {
       place[t] = &out.ends;
     }

@@ -198,7 +198,8 @@ class Forward {
   DeviceBuffer<float> normed_, q_, k_, v_, attended_, result_, mixed_;
   DeviceBuffer<float> kept_, weighted_, positions_;
   DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, params_, joint_;
-  std::vector<StateRun> states_;  // of the layer that is computed
+  std::vector<StateRun> states_;   // of the layer that is computed
+  std::vector<StateRun> scanned_;  // of these, the rows that are scanned at a time
   DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
   DeviceBuffer<uint32_t> experts_;
   // Set by SetTokens: embeddings [row][dim], and the tokens' parts of all per-layer embeddings [row][side width].

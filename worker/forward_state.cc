@@ -1,4 +1,5 @@
 // Mixers other than attention with keys and values: latent attention, and layers with recurrent state.
+#include <algorithm>
 #include <cmath>
 
 #include "worker/forward.h"
@@ -244,23 +245,35 @@ void Forward::Mix(const Layer& layer, const MambaSpec& spec, const RowPlaces& pl
   backend_.CopyColumns(write, rows, state, state, joint + inner, wide);
   backend_.CopyColumns(read, rows, state, state, joint + inner + state, wide);
   const size_t decays = spec.own_decays() ? state : 1;
-  float *step = Room(steps_, rows * heads), *decay = Room(decays_, rows * heads * decays);
-  Multiply(low, places.runs(), {{layer.matrix(Slot::kStep), step}});
-  backend_.DecayGates(step, rows, heads, decays, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step,
-                      decay);
+  // Decays of each element take as much room as a state for each row, so they are there for a few rows at a time.
+  const size_t most = spec.own_decays() ? std::min<size_t>(rows, 64) : rows;
+  float *raw = x, *step = Room(steps_, rows * heads), *decay = Room(decays_, most * heads * decays);
+  Multiply(low, places.runs(), {{layer.matrix(Slot::kStep), raw}});
   const size_t state_at = inner * (Size(spec.kernel) - 1);
   OverStates(layer, places, state_at, state_at + inner * state, [&] {
-    backend_.ScanState(
-        {.q = joint + inner + state, .k = joint + inner, .v = joint, .stride = wide, .decay = decay, .beta = step},
-        states_,
-        {.key_heads = 1,
-         .value_heads = heads,
-         .key_dim = state,
-         .value_dim = inner / heads,
-         .channel_decay = spec.own_decays(),
-         .skip = layer.vector(Slot::kSkip),
-         .state_at = state_at},
-        out);
+    for (size_t first = 0; first < rows; first += most) {
+      const size_t end = std::min(rows, first + most);
+      scanned_.clear();
+      for (const StateRun& run : states_) {
+        const size_t from = std::max(run.first, first), to = std::min(run.first + run.count, end);
+        if (from < to) scanned_.push_back({run.state, from - first, to - from});
+      }
+      if (scanned_.empty()) continue;
+      const float* in = joint + first * wide;
+      float* steps = step + first * heads;
+      backend_.DecayGates(raw + first * heads, end - first, heads, decays, layer.vector(Slot::kStepBias),
+                          layer.vector(Slot::kDecay), steps, decay);
+      backend_.ScanState(
+          {.q = in + inner + state, .k = in + inner, .v = in, .stride = wide, .decay = decay, .beta = steps}, scanned_,
+          {.key_heads = 1,
+           .value_heads = heads,
+           .key_dim = state,
+           .value_dim = inner / heads,
+           .channel_decay = spec.own_decays(),
+           .skip = layer.vector(Slot::kSkip),
+           .state_at = state_at},
+          out + first * inner);
+    }
   });
   backend_.Activate(z, n, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, n);

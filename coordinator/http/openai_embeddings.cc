@@ -40,10 +40,12 @@ void RefuseEmpty(JsonFields& fields, const std::vector<PromptInput>& inputs) {
 
 // What other servers are told about how they make a vector: what is done here anyway is accepted.
 void ReadMethods(JsonFields& fields) {
-  if (!fields.Bool("add_special_tokens").value_or(true)) fields.RefuseAny("add_special_tokens", "they are always added");
+  if (!fields.Bool("add_special_tokens").value_or(true))
+    fields.RefuseAny("add_special_tokens", "they are always added");
   constexpr int64_t kEuclidean = 2;  // llama.cpp's number
   if (fields.Integer("embd_normalize", INT64_MIN, INT64_MAX).value_or(kEuclidean) != kEuclidean) {
-    fields.RefuseAny("embd_normalize", "vectors have the length 1, which is 2 there, or with \"normalize\": false their own");
+    fields.RefuseAny("embd_normalize",
+                     "vectors have the length 1, which is 2 there, or with \"normalize\": false their own");
   }
   for (const char* name : {"truncate", "truncate_prompt_tokens"}) {
     fields.Refuse(name, "a text that is longer than the context is an error");

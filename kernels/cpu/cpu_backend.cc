@@ -126,6 +126,12 @@ class CpuBackend : public HostBackend {
     MatMul(gates, rows, last, arithmetic);
   }
 
+  void LimitProducts(float* gate, float* up, size_t n, const Ffn& w) override {
+    if (w.gate_limit == 0 && w.up_limit == 0) return;
+    team_.For(n, 1024, Elems(n) / 2,
+              [&](size_t begin, size_t end) { Limit(gate + begin, up + begin, end - begin, w); });
+  }
+
   void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override {
     if (TheProductObserver() || !ExpertProducts::Supports(ops_, runs, mixture))
       return HostBackend::MixExperts(x, runs, mixture, out);
@@ -143,6 +149,16 @@ class CpuBackend : public HostBackend {
     team_.For(rows, 1, Elems(rows * dim), [=, this](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) ops_.rms_norm(x + r * dim, dim, w, eps, out + r * dim);
     });
+  }
+
+  void Center(const float* x, size_t rows, size_t dim, float* out) override {
+    team_.For(rows, 1, Elems(rows * dim), [=, this](size_t begin, size_t end) {
+      HostBackend::Center(x + begin * dim, end - begin, dim, out + begin * dim);
+    });
+  }
+  void Xielu(float* x, size_t n, const XieluParams& params) override {
+    team_.For(n, 1024, Elems(n) * 4,
+              [&, x](size_t begin, size_t end) { HostBackend::Xielu(x + begin, end - begin, params); });
   }
 
   void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,

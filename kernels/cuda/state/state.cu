@@ -45,6 +45,7 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
     const float* k = rows.k + r * rows.stride + key_head * p.key_dim;
     const size_t gate = r * p.value_heads + head;
     const float* decays = rows.decay + gate * p.Decays();
+    const float whole = decays[0];
     const float beta = rows.beta[gate];
     float of_q = 1, of_k = 1;
     if (p.key_norm_eps != 0) {
@@ -63,7 +64,7 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
       if (p.delta) {
         float read = 0;
         for (size_t i = 0; i < p.key_dim; ++i) {
-          const float kept = gpu::Mul(decays[p.channel_decay ? i : 0], state[i * p.value_dim + j]);
+          const float kept = gpu::Mul(p.channel_decay ? decays[i] : whole, state[i * p.value_dim + j]);
           read = gpu::Fma(kept, gpu::Mul(k[i], of_k), read);
         }
         written = gpu::Add(value, -read);
@@ -72,7 +73,7 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
       float result = 0;
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& element = state[i * p.value_dim + j];
-        const float kept = gpu::Mul(decays[p.channel_decay ? i : 0], element);
+        const float kept = gpu::Mul(p.channel_decay ? decays[i] : whole, element);
         const float now = gpu::Fma(gpu::Mul(k[i], of_k), written, kept);
         result = gpu::Fma(now, gpu::Mul(q[i], of_q), result);
         element = now;
