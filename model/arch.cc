@@ -425,6 +425,7 @@ constexpr Architecture kArchitectures[] = {
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kHead,
      .mixers = MixerFamily::kDeltaNet,
+     .rope_sections = true,
      .joint_gates = true},
     {.name = "lfm2",
      .pairing = RopePairing::kHalves,

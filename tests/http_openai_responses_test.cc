@@ -284,7 +284,7 @@ TEST_F(OpenAiEmbeddingsTest, RefusalsNameTheField) {
       {R"({"input":""})", 400, "input"},
       {R"({"input":["a",""]})", 400, "input"},
       {R"({"input":[[1],[]]})", 400, "input"},
-      {R"({"input":"a","normalize":false})", 400, "normalize"},
+      {R"({"input":"a","normalize":1})", 400, "normalize"},
       {R"({"input":"a","add_special_tokens":false})", 400, "add_special_tokens"},
       {R"({"input":"a","embd_normalize":0})", 400, "embd_normalize"},
       {R"({"input":"a","truncate":true})", 400, "truncate"},
