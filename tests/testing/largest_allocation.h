@@ -7,7 +7,8 @@
 namespace gyre::testing {
 
 inline std::atomic<size_t> largest_allocation{0};
-// The bytes that reading a damaged file may allocate besides its size: facts of as many layers as a file may say that it has.
+// The bytes that reading a damaged file may allocate besides its size: facts of as many layers as a file may say that
+// it has.
 inline constexpr size_t kSlack = 2 << 20;
 
 // The largest single allocation of `work`.
