@@ -10,6 +10,7 @@
 #include "coordinator/http/score.h"
 #include "scoring/score_record.h"
 #include "tests/testing/openai_rig.h"
+#include "tests/testing/sanitized.h"
 
 namespace gyre::http {
 namespace {
@@ -194,7 +195,7 @@ TEST_F(HttpScoreTest, ASlowReaderHoldsTheRowsBack) {
       });
   EXPECT_EQ(exchange->answer.status, 200);
   EXPECT_GT(exchange->answer.body.size(), all);
-  EXPECT_GT(most, size_t{4} << 20);
+  if (!testing::kSanitized) EXPECT_GT(most, size_t{4} << 20);  // a slow engine is found at rest before it is
   // Each of the four streams has its limit, and what was on its way.
   const StreamLimits limits;
   const SchedulerOptions scheduler;

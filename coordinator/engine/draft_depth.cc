@@ -128,7 +128,7 @@ DraftsWanted DraftDepth::ChooseAhead(const Step& step, double chance, size_t mos
 size_t DraftDepth::ChooseBehind(const Step& step, std::span<const double> chances, uint32_t decoding) const {
   size_t known = 1;
   while (known <= kRows && Known(known) == nullptr) ++known;
-  if (known > step.rows + 1 || step.rows >= kRows) return 0;
+  if (known > std::max(step.rows, 1u) || step.rows >= kRows) return 0;
   size_t largest = kRows;
   while (Known(largest) == nullptr) --largest;
   const size_t most = std::min(2 * largest + 2, kRows) - std::min<size_t>(step.rows, 2 * largest + 2);
