@@ -93,8 +93,11 @@ StatusOr<BatchRequest> ReadBatchRequest(std::string_view line, const std::vector
   return out;
 }
 
-StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::vector<std::string>& paths) {
-  std::vector<BatchRequest> out;
+namespace {
+
+// Calls take(request, where) for all of a file.
+template <typename Take>
+Status ReadLines(std::string_view text, const std::vector<std::string>& paths, const Take& take) {
   std::unordered_set<std::string> ids;
   size_t number = 0;
   for (size_t at = 0; at < text.size();) {
@@ -103,17 +106,35 @@ StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::
     at = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const BatchLine where{.at = static_cast<uint64_t>(line.data() - text.data()), .bytes = line.size()};
     StatusOr<BatchRequest> request = ReadBatchRequest(line, paths);
     if (!request.ok()) return Annotate(request.status(), fmt::format("line {}", number));
     if (!ids.insert(request->custom_id).second)
       return InvalidArgument("line {}: the custom_id {} stands twice", number, request->custom_id);
-    out.push_back(*std::move(request));
+    take(*std::move(request), where);
   }
-  if (out.empty()) return InvalidArgument("there is no request in it");
+  return ids.empty() ? InvalidArgument("there is no request in it") : absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::vector<std::string>& paths) {
+  std::vector<BatchRequest> out;
+  GYRE_RETURN_IF_ERROR(
+      ReadLines(text, paths, [&out](BatchRequest request, const BatchLine&) { out.push_back(std::move(request)); }));
   return out;
 }
 
-std::string BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
+StatusOr<std::vector<BatchLine>> FindRequests(std::string_view text, const std::vector<std::string>& paths) {
+  std::vector<BatchLine> out;
+  GYRE_RETURN_IF_ERROR(ReadLines(text, paths, [&out](BatchRequest request, BatchLine where) {
+    where.custom_id = std::move(request.custom_id);
+    out.push_back(std::move(where));
+  }));
+  return out;
+}
+
+BatchResult BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
                         std::string_view body) {
   boost::system::error_code error;
   json::value read = Parse(body, kBodyDepth, &error);
@@ -122,7 +143,9 @@ std::string BatchAnswer(const BatchRequest& request, int status_code, std::strin
   line["response"] = json::object{{"status_code", status_code},
                                   {"request_id", json::string(request_id.data(), request_id.size())},
                                   {"body", std::move(read)}};
-  return json::serialize(line) + "\n";
+  BatchResult out{.line = json::serialize(line) + "\n", .succeeded = status_code == 200};
+  if (AnsweredId(out.line) == request.custom_id) return out;
+  return {.line = BatchFailure(request, "invalid_answer", "the answer is no JSON and no text in UTF-8")};
 }
 
 std::string BatchFailure(const BatchRequest& request, std::string_view code, std::string_view message) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -28,13 +29,23 @@ const std::vector<std::string>& BatchPaths();
 // All of a file, whose empty lines count for nothing. The error names the line. kInvalidArgument: as ReadBatchRequest,
 // a custom_id stands twice, or there is no request.
 StatusOr<std::vector<BatchRequest>> ReadBatch(std::string_view text, const std::vector<std::string>& paths);
+// Where a request stands in its file.
+struct BatchLine {
+  std::string custom_id;
+  uint64_t at = 0, bytes = 0;  // without its line feed
+};
+// The same without the requests, for those that are read when it is their turn.
+StatusOr<std::vector<BatchLine>> FindRequests(std::string_view text, const std::vector<std::string>& paths);
 
-// The line of an answer, with its line feed: {"id", "custom_id", "response": {"status_code", "request_id", "body"},
-// "error": null}. `body`: JSON, or any text, which then stands as a string. Of bytes that are no UTF-8 comes a line of
-// which AnsweredId is "": it must not be written.
-std::string BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
+struct BatchResult {
+  std::string line;        // with its line feed
+  bool succeeded = false;  // an answer with code 200
+};
+// The line of an answer: {"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error": null}. `body`:
+// JSON, or any text, which then stands as a string. A body that no JSON can hold makes a failure of it.
+BatchResult BatchAnswer(const BatchRequest& request, int status_code, std::string_view request_id,
                         std::string_view body);
-// The same for a request that got no answer: "response" is null.
+// The line of a request that got no answer: "response" is null.
 std::string BatchFailure(const BatchRequest& request, std::string_view code, std::string_view message);
 // The custom_id of an answer's line; "": it is no such line.
 std::string AnsweredId(std::string_view line);

@@ -45,6 +45,14 @@ StatusOr<std::string> ReadWhole(const std::string& path) {
   return text.str();
 }
 
+StatusOr<std::string> ReadPart(const std::string& path, uint64_t at, uint64_t bytes) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text(bytes, 0);
+  if (!in || !in.seekg(static_cast<std::streamoff>(at)) || !in.read(text.data(), static_cast<std::streamsize>(bytes)))
+    return FileError(path, "can't be read", errno);
+  return text;
+}
+
 bool IsRunning(BatchState state) { return state == BatchState::kInProgress || state == BatchState::kCancelling; }
 
 json::object Describe(const StoredFile& f) {
@@ -93,6 +101,12 @@ std::string Text(const json::object& o, const char* name) { return std::string(o
 template <typename T>
 T Number(const json::object& o, const char* name) {
   return o.at(name).to_number<T>();
+}
+
+template <typename T>
+size_t CountOf(const std::map<std::string, T>& all, uint64_t tenant) {
+  return static_cast<size_t>(
+      std::count_if(all.begin(), all.end(), [tenant](const auto& pair) { return pair.second.tenant == tenant; }));
 }
 
 template <typename T>
@@ -194,8 +208,8 @@ StatusOr<BatchStore::Running> BatchStore::Begin(const StoredBatch& batch) const 
   GYRE_ASSIGN_OR_RETURN(running.failures, ResultsFile::Open(ContentPath(batch.errors)));
   if (batch.state != BatchState::kInProgress) return running;
   GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(batch.input)));
-  GYRE_ASSIGN_OR_RETURN(running.requests, ReadBatch(text, {batch.endpoint}));
-  std::erase_if(running.requests, [&running](const BatchRequest& r) {
+  GYRE_ASSIGN_OR_RETURN(running.requests, FindRequests(text, {batch.endpoint}));
+  std::erase_if(running.requests, [&running](const BatchLine& r) {
     return running.answers->Has(r.custom_id) || running.failures->Has(r.custom_id);
   });
   std::reverse(running.requests.begin(), running.requests.end());
@@ -253,13 +267,18 @@ StatusOr<StoredFile> BatchStore::AddFile(uint64_t tenant, std::string name, std:
                   .tenant = tenant};
   {
     MutexLock lock(&mutex_);
-    if (files_.size() >= limits_.files)
-      return ResourceExhausted("there are {} already; delete some", Counted(files_.size(), "file"));
+    size_t& adding = adding_[tenant];
+    const size_t files = CountOf(files_, tenant);
+    if (files + adding >= limits_.files)
+      return ResourceExhausted("there are {} already; delete some", Counted(files, "file"));
+    ++adding;
   }
   // Nobody else knows the new id, so the lock is not held over the disk.
-  GYRE_RETURN_IF_ERROR(CreateFile(ContentPath(file.id), bytes, 0600));
-  GYRE_RETURN_IF_ERROR(Write(file));
+  Status written = CreateFile(ContentPath(file.id), bytes, 0600);
+  if (written.ok()) written = Write(file);
   MutexLock lock(&mutex_);
+  if (--adding_[tenant] == 0) adding_.erase(tenant);
+  GYRE_RETURN_IF_ERROR(written);
   files_[file.id] = file;
   return file;
 }
@@ -307,13 +326,25 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
   if (std::find(paths.begin(), paths.end(), endpoint) == paths.end())
     return InvalidArgument("endpoint is {}, which no batch can ask", endpoint);
   GYRE_RETURN_IF_ERROR(CheckMetadata(metadata));
+  std::optional<StoredBatch> forgotten;
   {
     MutexLock lock(&mutex_);
     const auto it = files_.find(file);
     if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", file);
-    if (batches_.size() + beginning_.size() >= limits_.batches)
-      return ResourceExhausted("there are {} already", Counted(batches_.size(), "batch", "batches"));
+    size_t batches = CountOf(batches_, tenant);
+    for (const std::string& input : beginning_) batches += files_.at(input).tenant == tenant ? 1 : 0;
+    if (batches >= limits_.batches) {
+      forgotten = ForgetOldest(tenant);
+      if (!forgotten)
+        return ResourceExhausted("there are {} already; delete the result files of one that has ended",
+                                 Counted(batches, "batch", "batches"));
+    }
     beginning_.insert(file);
+  }
+  if (forgotten) {
+    for (const std::string& path : {InfoPath(forgotten->id), InfoPath(forgotten->errors), InfoPath(forgotten->output),
+                                    ContentPath(forgotten->errors), ContentPath(forgotten->output)})
+      ::unlink(path.c_str());
   }
   StoredBatch batch{.id = NewId("batch_"),
                     .endpoint = endpoint,
@@ -332,10 +363,26 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
   return batch;
 }
 
+std::optional<StoredBatch> BatchStore::ForgetOldest(uint64_t tenant) {
+  auto oldest = batches_.end();
+  for (auto it = batches_.begin(); it != batches_.end(); ++it) {
+    const StoredBatch& b = it->second;
+    // Clients don't see the file of failures where there are none.
+    const bool deleted = files_.count(b.output) == 0 && (b.failed == 0 || files_.count(b.errors) == 0);
+    if (b.tenant != tenant || IsRunning(b.state) || !deleted) continue;
+    if (oldest == batches_.end() || b.created < oldest->second.created) oldest = it;
+  }
+  if (oldest == batches_.end()) return std::nullopt;
+  StoredBatch out = std::move(oldest->second);
+  batches_.erase(oldest);
+  files_.erase(out.errors);
+  return out;
+}
+
 StatusOr<BatchStore::Running> BatchStore::BeginNew(StoredBatch* batch) const {
   const std::string& file = batch->input;
   GYRE_ASSIGN_OR_RETURN(const std::string text, ReadWhole(ContentPath(file)));
-  const StatusOr<std::vector<BatchRequest>> requests = ReadBatch(text, {batch->endpoint});
+  const StatusOr<std::vector<BatchLine>> requests = FindRequests(text, {batch->endpoint});
   if (!requests.ok()) return Annotate(requests.status(), fmt::format("the file {}", file));
   if (requests->size() > limits_.requests) {
     return InvalidArgument("the file {} has {}, at most {} are taken", file, Counted(requests->size(), "request"),
@@ -380,18 +427,37 @@ StatusOr<StoredBatch> BatchStore::Cancel(uint64_t tenant, const std::string& id)
 }
 
 std::optional<BatchStore::Job> BatchStore::Take() {
-  MutexLock lock(&mutex_);
-  const StoredBatch* oldest = nullptr;
-  for (const auto& [id, running] : running_) {
-    const StoredBatch& batch = batches_.at(id);
-    if (!running.requests.empty() && (oldest == nullptr || batch.created < oldest->created)) oldest = &batch;
+  for (;;) {
+    Job job;
+    std::string input, endpoint;
+    {
+      MutexLock lock(&mutex_);
+      const StoredBatch* oldest = nullptr;
+      for (const auto& [id, running] : running_) {
+        const StoredBatch& batch = batches_.at(id);
+        if (!running.requests.empty() && (oldest == nullptr || batch.created < oldest->created)) oldest = &batch;
+      }
+      if (oldest == nullptr) return std::nullopt;
+      input = ContentPath(oldest->input);
+      endpoint = oldest->endpoint;
+      Running& running = running_.at(oldest->id);
+      job = {.batch = oldest->id, .tenant = oldest->tenant, .where = std::move(running.requests.back()), .request = {}};
+      running.requests.pop_back();
+      ++running.in_flight;
+    }
+    const StatusOr<std::string> line = ReadPart(input, job.where.at, job.where.bytes);
+    StatusOr<BatchRequest> request = line.ok() ? ReadBatchRequest(*line, {endpoint}) : line.status();
+    if (request.ok() && request->custom_id != job.where.custom_id)
+      request = DataLoss("{}: the request at byte {} is not {}", input, job.where.at, job.where.custom_id);
+    if (request.ok()) {
+      job.request = *std::move(request);
+      return job;
+    }
+    job.request.custom_id = job.where.custom_id;
+    Log(LogLevel::kError, "batch {}: {}", job.batch, Message(request.status()));
+    const BatchResult failure{.line = BatchFailure(job.request, "unreadable", "the file of requests can't be read")};
+    if (!AddResult(job, failure).ok()) return std::nullopt;
   }
-  if (oldest == nullptr) return std::nullopt;
-  Running& running = running_.at(oldest->id);
-  Job job{.batch = oldest->id, .tenant = oldest->tenant, .request = std::move(running.requests.back())};
-  running.requests.pop_back();
-  ++running.in_flight;
-  return job;
 }
 
 void BatchStore::PutBack(const Job& job) {
@@ -402,7 +468,7 @@ void BatchStore::PutBack(const Job& job) {
     if (it == running_.end()) return;
     --it->second.in_flight;
     StoredBatch& batch = batches_.at(job.batch);
-    if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.request);
+    if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.where);
     if (!EndIfDone(&batch)) return;
     now = batch;
   }
@@ -411,20 +477,18 @@ void BatchStore::PutBack(const Job& job) {
 }
 
 Status BatchStore::Answer(const Job& job, int status_code, std::string_view request_id, std::string_view body) {
-  bool fine = status_code == 200;
-  std::string line = BatchAnswer(job.request, status_code, request_id, body);
-  if (AnsweredId(line) != job.request.custom_id) {
-    fine = false;
-    line = BatchFailure(job.request, "invalid_answer", "the answer is no JSON and no text in UTF-8");
-  }
+  return AddResult(job, BatchAnswer(job.request, status_code, request_id, body));
+}
+
+Status BatchStore::AddResult(const Job& job, const BatchResult& result) {
   std::shared_ptr<ResultsFile> file;
   {
     MutexLock lock(&mutex_);
     const auto it = running_.find(job.batch);
     if (it == running_.end()) return Internal("the batch {} does not run", job.batch);
-    file = fine ? it->second.answers : it->second.failures;
+    file = result.succeeded ? it->second.answers : it->second.failures;
   }
-  Status written = file->Add(job.request.custom_id, line);
+  Status written = file->Add(job.request.custom_id, result.line);
   if (written.ok()) written = file->Sync();
   StoredBatch now;
   {
@@ -432,8 +496,8 @@ Status BatchStore::Answer(const Job& job, int status_code, std::string_view requ
     Running& running = running_.at(job.batch);
     --running.in_flight;
     StoredBatch& batch = batches_.at(job.batch);
-    if (written.ok()) ++(fine ? batch.completed : batch.failed);
-    if (!written.ok() && batch.state == BatchState::kInProgress) running.requests.push_back(job.request);
+    if (written.ok()) ++(result.succeeded ? batch.completed : batch.failed);
+    if (!written.ok() && batch.state == BatchState::kInProgress) running.requests.push_back(job.where);
     if (!EndIfDone(&batch)) return written;
     now = batch;
   }

@@ -41,7 +41,7 @@ struct StoredBatch {
 
 struct BatchLimits {
   uint64_t file_bytes = uint64_t{512} << 20;
-  size_t files = 10000, batches = 1000;  // of a folder
+  size_t files = 10000, batches = 1000;  // of a tenant
   size_t requests = 50000;               // of a batch
 };
 
@@ -58,10 +58,11 @@ class BatchStore {
   StatusOr<StoredFile> FindFile(uint64_t tenant, const std::string& id) const;  // kNotFound
   std::vector<StoredFile> Files(uint64_t tenant) const;                         // newest first
   StatusOr<std::string> Content(uint64_t tenant, const std::string& id) const;
-  // kFailedPrecondition: a batch that runs needs it.
+  // kFailedPrecondition: a batch that runs needs it. A batch without any result file may go when there are too many.
   Status RemoveFile(uint64_t tenant, const std::string& id);
 
   // `metadata`: JSON, an object. kNotFound: no such file. kInvalidArgument: the file is no batch for this endpoint.
+  // kResourceExhausted: there are too many batches, and all have results that nobody has deleted.
   StatusOr<StoredBatch> Create(uint64_t tenant, const std::string& file, const std::string& endpoint,
                                const std::string& metadata);
   StatusOr<StoredBatch> Find(uint64_t tenant, const std::string& id) const;
@@ -73,10 +74,11 @@ class BatchStore {
   struct Job {
     std::string batch;
     uint64_t tenant = 0;
+    BatchLine where;
     BatchRequest request;
   };
   // The next request, the oldest batch first; nullopt: there is none now. Each is given out once, and again after
-  // PutBack.
+  // PutBack. One that can't be read any more gets a failure as its answer.
   std::optional<Job> Take();
   void PutBack(const Job& job);
   // Writes its answer; the batch may end with it. After an error of the disk the request is given out again. A body
@@ -86,7 +88,7 @@ class BatchStore {
  private:
   // A batch that runs, with what is left of it.
   struct Running {
-    std::vector<BatchRequest> requests;  // without an answer when it began to run here, the last one first
+    std::vector<BatchLine> requests;  // without an answer when it began to run here, the last one first
     uint64_t in_flight = 0;
     std::shared_ptr<ResultsFile> answers, failures;  // written by the thread that answers
   };
@@ -97,6 +99,10 @@ class BatchStore {
   StatusOr<Running> BeginNew(StoredBatch* batch) const;
   // Opens its files and finds what is left.
   StatusOr<Running> Begin(const StoredBatch& batch) const;
+  // Writes a line of the batch's results and counts it. After an error the request is given out again.
+  Status AddResult(const Job& job, const BatchResult& result);
+  // Takes the oldest batch of the tenant away whose results have been deleted; nullopt: there is none.
+  std::optional<StoredBatch> ForgetOldest(uint64_t tenant) GYRE_REQUIRES(mutex_);
   // Whether the batch ends now: then it does, and has to be written.
   bool EndIfDone(StoredBatch* batch) GYRE_REQUIRES(mutex_);
   // A batch that has ended, with its files.
@@ -113,6 +119,7 @@ class BatchStore {
   std::map<std::string, StoredBatch> batches_ GYRE_GUARDED_BY(mutex_);
   std::map<std::string, Running> running_ GYRE_GUARDED_BY(mutex_);
   std::multiset<std::string> beginning_ GYRE_GUARDED_BY(mutex_);  // inputs of batches that are being made
+  std::map<uint64_t, size_t> adding_ GYRE_GUARDED_BY(mutex_);     // files that a tenant is sending
 };
 
 }  // namespace gyre

@@ -23,10 +23,13 @@ namespace {
 
 constexpr double kSilence = 600;  // seconds without a byte, after which a request is sent again
 constexpr Duration kPause = std::chrono::milliseconds(500);  // before a request that found no room is sent again
-constexpr Duration kOutage = std::chrono::seconds(60);       // without any answer, while requests fail
+// While no request gets an answer: how long nobody may be there, and how long the server may say that it can't answer.
+// One that is only full (429, 529) is waited for.
+constexpr Duration kOutage = std::chrono::seconds(60), kLoading = std::chrono::minutes(15);
 
 // Nobody is there, or it has no room now: the request is to be sent again.
-bool IsBusy(int code) { return code == 429 || code == 502 || code == 503 || code == 504 || code == 529; }
+bool IsFull(int code) { return code == 429 || code == 529; }
+bool IsBusy(int code) { return IsFull(code) || code == 502 || code == 503 || code == 504; }
 
 class BatchRun {
  public:
@@ -81,20 +84,27 @@ class BatchRun {
   void OnDone(const BatchRequest& request, const Status& end, const HttpHead& head, const std::string& body) {
     if (!status_.ok()) return;
     if (!end.ok() || IsBusy(head.code)) return Again(request, end, head);
+    // It would be the answer to all of them.
+    if (head.code == 401 || head.code == 403) {
+      status_ = ApiError(http_->url(), {head, body});
+      return;
+    }
     failing_since_ = kNoDeadline;
-    failed_ += head.code == 200 ? 0 : 1;
+    const BatchResult result = BatchAnswer(request, head.code, FindHeader(head.headers, "x-request-id"), body);
+    failed_ += result.succeeded ? 0 : 1;
     ++done_;
-    status_ = results_->Add(request.custom_id,
-                            BatchAnswer(request, head.code, FindHeader(head.headers, "x-request-id"), body));
+    status_ = results_->Add(request.custom_id, result.line);
   }
 
   void Again(const BatchRequest& request, const Status& end, const HttpHead& head) {
     waiting_.push_front(&request);
     rests_until_ = After(kPause);
     if (failing_since_ == kNoDeadline) failing_since_ = Clock::now();
-    // A server that is full is there.
-    if (end.ok() || Clock::now() - failing_since_ < kOutage) return;
-    status_ = end.ok() ? Unavailable("the server answers with {}", head.code) : end;
+    if (end.ok() && IsFull(head.code)) {
+      failing_since_ = kNoDeadline;
+    } else if (Clock::now() - failing_since_ > (end.ok() ? kLoading : kOutage)) {
+      status_ = end.ok() ? Unavailable("the server answers with HTTP {}", head.code) : end;
+    }
   }
 
   const BatchCommandOptions& o_;

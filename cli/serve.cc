@@ -233,6 +233,12 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   std::unique_ptr<StateKeeper> state;
   if (standby != nullptr) GYRE_RETURN_IF_ERROR(standby->WaitToLead());
+  const Status batches = front != nullptr ? front->OpenBatches() : absl::OkStatus();
+  if (!batches.ok()) {
+    if (standby == nullptr) return batches;
+    // The one that led before may still have the folder.
+    Log(LogLevel::kError, "batches: {}; this coordinator serves without them", Message(batches));
+  }
   if (standby != nullptr || !options.state.empty()) {
     GYRE_ASSIGN_OR_RETURN(state, OpenState(options, standby.get()));
     ring_options.state = state.get();

@@ -102,9 +102,6 @@ bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
 
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
   std::unique_ptr<HttpFront> front(new HttpFront(options));
-  if (!options.batches.empty()) {
-    GYRE_ASSIGN_OR_RETURN(front->batches_, BatchStore::Open(options.batches));
-  }
   GYRE_RETURN_IF_ERROR(front->Listen(at));
   front->counted_ = front->server_.get();
   if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
@@ -135,6 +132,13 @@ Status HttpFront::Listen(HostPort at) {
     if (status.ok()) status = server.status();
   }
   return status;
+}
+
+Status HttpFront::OpenBatches() {
+  if (!options_.batches.empty()) {
+    GYRE_ASSIGN_OR_RETURN(batches_, BatchStore::Open(options_.batches));
+  }
+  return absl::OkStatus();
 }
 
 void HttpFront::StandBy(const std::string& why) {

@@ -33,10 +33,11 @@ class HttpFront {
  public:
   // Opens the port, or the first free one of options.more_ports behind it. Until Serve, /health answers, and all other
   // routes say that the model is loading.
-  // With options.batches also the folder of batches.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
   // Until Serve, all routes but /health say why nothing is served.
   void StandBy(const std::string& why);
+  // Opens options.batches, if there is one, for the coordinator that leads: one process at a time has it.
+  Status OpenBatches();
   // Opens all routes; called once. Runtime, keeper and tracer outlive the server's run: call Stop before they are
   // destroyed. keeper null: responses are kept in memory. tracer null: no /v1/cluster/trace.
   void Serve(const ServeCommandOptions& options, const std::string& model, Runtime& runtime, StateKeeper* keeper,

@@ -9,6 +9,7 @@
 
 #include "client/remote_call.h"
 #include "coordinator/engine/request_codec.h"
+#include "fmt/core.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/coordinators.h"
@@ -260,6 +261,12 @@ class RemoteTarget : public Target {
     return status;
   }
 
+  // Callers index by the position.
+  static bool WasAsked(const Request& r, const v1::ScoreEvent& event) {
+    const size_t at = event.position();
+    return at >= r.score->from && at < r.prompt.size() && event.id() == r.prompt[at];
+  }
+
   grpc::Status Score(grpc::ClientContext* context, const Request& r,
                      const std::function<void(const Event&)>& on_event) {
     v1::ScoreRequest request;
@@ -276,6 +283,12 @@ class RemoteTarget : public Target {
     }
     const auto reader = stub_->Score(context, request);
     for (v1::ScoreEvent event; reader->Read(&event);) {
+      if (!event.has_finished() && !event.has_notice() && r.score && !WasAsked(r, event)) {
+        context->TryCancel();
+        reader->Finish();
+        return {grpc::StatusCode::INTERNAL, fmt::format("the coordinator scored token {} at position {}: nobody asked",
+                                                        event.id(), event.position())};
+      }
       std::vector<float> logits(event.logits().size() / sizeof(float));
       if (!logits.empty()) std::memcpy(logits.data(), event.logits().data(), logits.size() * sizeof(float));
       if (event.has_finished()) {

@@ -42,16 +42,29 @@ TEST(BatchLinesTest, AreReadStrictly) {
 
 TEST(BatchLinesTest, AnswersNameTheirRequest) {
   const BatchRequest request = *ReadBatchRequest(Line("a\\\"b"), BatchPaths());
-  const std::string line = BatchAnswer(request, 200, "r1", R"({"x":1})");
+  const std::string line = BatchAnswer(request, 200, "r1", R"({"x":1})").line;
   EXPECT_EQ(AnsweredId(line), "a\"b");
   const auto value = boost::json::parse(line);
   EXPECT_EQ(value.at("response").at("body").at("x").as_int64(), 1);
   EXPECT_EQ(value.at("response").at("status_code").as_int64(), 200);
   EXPECT_TRUE(value.at("error").is_null());
   EXPECT_EQ(AnsweredId(BatchFailure(request, "cancelled", "m")), "a\"b");
-  EXPECT_EQ(boost::json::parse(BatchAnswer(request, 502, "", "no JSON")).at("response").at("body").as_string(),
+  EXPECT_EQ(boost::json::parse(BatchAnswer(request, 502, "", "no JSON").line).at("response").at("body").as_string(),
             "no JSON");
   EXPECT_EQ(AnsweredId(Line("a")), "");
+  const BatchResult bytes = BatchAnswer(request, 200, "r1", "\xff");
+  EXPECT_FALSE(bytes.succeeded);
+  EXPECT_EQ(boost::json::parse(bytes.line).at("error").at("code").as_string(), "invalid_answer");
+  EXPECT_EQ(AnsweredId(bytes.line), "a\"b");
+}
+
+TEST(BatchLinesTest, StandWhereTheyAreFound) {
+  const std::string text = "\r\n" + Line("a") + "\n\n" + Line("b") + "\r\n" + Line("c");
+  const auto found = FindRequests(text, BatchPaths());
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->size(), 3u);
+  for (const BatchLine& line : *found)
+    EXPECT_EQ(ReadBatchRequest(text.substr(line.at, line.bytes), BatchPaths())->custom_id, line.custom_id);
 }
 
 class ResultsFileTest : public ::testing::Test {
@@ -73,14 +86,14 @@ class ResultsFileTest : public ::testing::Test {
 
 TEST_F(ResultsFileTest, GoesOnBehindEveryCut) {
   std::string whole;
-  for (const char* id : {"a", "b", "c"}) whole += BatchAnswer(Named(id), 200, "r", R"({"text":"x"})");
+  for (const char* id : {"a", "b", "c"}) whole += BatchAnswer(Named(id), 200, "r", R"({"text":"x"})").line;
   for (size_t cut = 0; cut <= whole.size(); ++cut) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << whole.substr(0, cut);
     auto file = ResultsFile::Open(path_);
     ASSERT_TRUE(file.ok()) << file.status() << " cut at " << cut;
     for (const char* id : {"a", "b", "c"}) {
       if ((*file)->Has(id)) continue;
-      ASSERT_TRUE((*file)->Add(id, BatchAnswer(Named(id), 200, "r", R"({"text":"x"})")).ok());
+      ASSERT_TRUE((*file)->Add(id, BatchAnswer(Named(id), 200, "r", R"({"text":"x"})").line).ok());
     }
     EXPECT_TRUE((*file)->Sync().ok());
     EXPECT_EQ(Bytes(), whole) << "cut at " << cut;
@@ -93,7 +106,7 @@ TEST_F(ResultsFileTest, LeavesOtherFilesAlone) {
     EXPECT_FALSE(ResultsFile::Open(path_).ok()) << text;
     EXPECT_EQ(Bytes(), text);
   }
-  const std::string twice = BatchAnswer(Named("a"), 200, "r", "{}") + BatchAnswer(Named("a"), 200, "r", "{}");
+  const std::string twice = BatchAnswer(Named("a"), 200, "r", "{}").line + BatchAnswer(Named("a"), 200, "r", "{}").line;
   std::ofstream(path_, std::ios::binary | std::ios::trunc) << twice;
   EXPECT_THAT(Message(ResultsFile::Open(path_).status()), HasSubstr("second time"));
 }
@@ -102,7 +115,7 @@ TEST_F(ResultsFileTest, HasOneWriter) {
   auto first = ResultsFile::Open(path_);
   ASSERT_TRUE(first.ok());
   EXPECT_THAT(Message(ResultsFile::Open(path_).status()), HasSubstr("another process"));
-  ASSERT_TRUE((*first)->Add("a", BatchAnswer(Named("a"), 200, "r", "{}")).ok());
+  ASSERT_TRUE((*first)->Add("a", BatchAnswer(Named("a"), 200, "r", "{}").line).ok());
   EXPECT_TRUE(absl::IsInternal((*first)->Add("a", "")));
   first->reset();
   EXPECT_TRUE(ResultsFile::Open(path_).ok());
@@ -126,7 +139,7 @@ class FullDisk {
 TEST_F(ResultsFileTest, AFailedWriteLeavesNoTrace) {
   auto file = ResultsFile::Open(path_);
   ASSERT_TRUE(file.ok());
-  const std::string a = BatchAnswer(Named("a"), 200, "r", "{}"), b = BatchAnswer(Named("b"), 200, "r", "{}");
+  const std::string a = BatchAnswer(Named("a"), 200, "r", "{}").line, b = BatchAnswer(Named("b"), 200, "r", "{}").line;
   ASSERT_TRUE((*file)->Add("a", a).ok());
   {
     FullDisk full(a.size() + 10);
@@ -141,9 +154,9 @@ TEST_F(ResultsFileTest, AFailedWriteLeavesNoTrace) {
 class BatchStoreTest : public ResultsFileTest {
  protected:
   BatchStoreTest() { Open(); }
-  void Open() {
+  void Open(const BatchLimits& limits = {}) {
     store_.reset();
-    auto store = BatchStore::Open(folder_);
+    auto store = BatchStore::Open(folder_, limits);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -194,6 +207,46 @@ TEST_F(BatchStoreTest, AFullDiskLosesNoRequest) {
   ASSERT_TRUE(again);
   EXPECT_TRUE(store_->Answer(*again, 200, "r", "{}").ok());
   EXPECT_EQ(store_->Find(1, batch.id)->state, BatchState::kCompleted);
+}
+
+TEST_F(BatchStoreTest, ARequestThatCanNotBeReadAnyMoreFails) {
+  const StoredBatch batch = Make(Line("a") + "\n" + Line("b"));
+  const auto first = store_->Take();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->request.body, R"({"prompt":"a"})");
+  std::filesystem::resize_file(folder_ + "/" + batch.input + ".jsonl", Line("a").size());
+  EXPECT_FALSE(store_->Take());
+  EXPECT_EQ(store_->Find(1, batch.id)->failed, 1u);
+  EXPECT_TRUE(store_->Answer(*first, 200, "r", "{}").ok());
+  EXPECT_EQ(store_->Find(1, batch.id)->state, BatchState::kCompleted);
+  const auto errors = store_->Content(1, batch.errors);
+  ASSERT_TRUE(errors.ok());
+  EXPECT_EQ(AnsweredId(*errors), "b");
+}
+
+// Only what its client has deleted goes, and one tenant leaves room for the others.
+TEST_F(BatchStoreTest, TooManyBatchesAreThoseOfOneTenant) {
+  Open({.files = 8, .batches = 2});
+  std::vector<StoredBatch> made;
+  for (const char* id : {"a", "b"}) {
+    made.push_back(Make(Line(id)));
+    ASSERT_TRUE(store_->Answer(*store_->Take(), 200, "r", "{}").ok());
+  }
+  const auto refused = store_->Create(1, made[0].input, "/v1/completions", "{}");
+  EXPECT_THAT(Message(refused.status()), HasSubstr("delete the result files"));
+  const auto other = store_->AddFile(2, "in", "batch", Line("c"));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_TRUE(store_->Create(2, other->id, "/v1/completions", "{}").ok());
+  ASSERT_TRUE(store_->RemoveFile(1, made[1].output).ok());
+  const auto next = store_->Create(1, made[0].input, "/v1/completions", "{}");
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE(store_->Find(1, made[0].id).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->Find(1, made[1].id).status()));
+  Open({.files = 8, .batches = 2});
+  EXPECT_EQ(store_->Batches(1).size(), 2u);
+  size_t files = store_->Files(1).size();
+  for (; files < 8; ++files) ASSERT_TRUE(store_->AddFile(1, "in", "batch", "x").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->AddFile(1, "in", "batch", "x").status()));
 }
 
 TEST(BatchLinesTest, AnswersThatNoLineHoldsAreRefused) {

@@ -70,6 +70,9 @@ class BatchesTest : public OpenAiRig {
     Router routes;
     AddOpenAiRoutes(routes, api_.context);
     AddScoreRoutes(routes, api_.context);
+    Run(std::move(routes));
+  }
+  void Run(Router routes) {
     auto runner = BatchRunner::Start(*store_, std::move(routes), {});
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
@@ -162,6 +165,29 @@ TEST_F(BatchesTest, ABatchHasTheAnswersOfItsRoute) {
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(At(errors[0], "/response/status_code"), "400");
   EXPECT_THAT(At(errors[0], "/response/body/error/message"), HasSubstr("what"));
+}
+
+// An answer has begun with code 200 and breaks: a request that found no room runs again, another error is its answer.
+TEST_F(BatchesTest, AnAnswerThatBreaksIsNoAnswer) {
+  int asked = 0;
+  Router routes;
+  routes.Add({.method = "POST", .path = kComplete, .role = Role::kUser, .handler = [&asked](Exchange& exchange) {
+                return [](Exchange& e, int* count) -> Awaitable<void> {
+                  HttpResponse head{.body = "{"};
+                  co_await e.Begin(std::move(head));
+                  e.Broke(++*count == 1 ? 503 : 500);
+                  std::string rest = R"("error":{"message":"it broke"}})";
+                  co_await e.Write(std::move(rest));
+                }(exchange, &asked);
+              }});
+  Run(std::move(routes));
+  const json::value batch = Wait(Batch(Request("1")));
+  EXPECT_EQ(At(batch, "/request_counts"), R"({"total":1,"completed":0,"failed":1})");
+  const auto errors = Lines(At(batch, "/error_file_id"));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(At(errors[0], "/response/status_code"), "500");
+  EXPECT_EQ(At(errors[0], "/response/body/error/message"), "it broke");
+  EXPECT_EQ(asked, 2);
 }
 
 // The runner ends at any moment, and another store goes on: each request has one answer.

@@ -1,13 +1,13 @@
 #include "coordinator/http/batch_runner.h"
 
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/thread.h"
 #include "boost/asio/co_spawn.hpp"
-#include "boost/asio/detached.hpp"
 #include "boost/json/object.hpp"
 #include "boost/json/parse.hpp"
 #include "boost/json/serialize.hpp"
@@ -20,6 +20,7 @@ namespace {
 namespace asio = boost::asio;
 namespace json = boost::json;
 
+constexpr size_t kMostAnswer = size_t{64} << 20;             // bytes of one answer, which is held in memory
 constexpr Duration kPause = std::chrono::milliseconds(500);  // when a request found no room
 constexpr Duration kLook = std::chrono::milliseconds(200);   // between two looks for new batches
 
@@ -39,6 +40,7 @@ class BatchExchange final : public Exchange {
   const HttpRequest& request() const override { return request_; }
   Awaitable<void> Respond(HttpResponse response) override {
     answer = std::move(response);
+    too_long_ = answer.body.size() > kMostAnswer;
     co_return;
   }
   Awaitable<void> Begin(HttpResponse head) override {
@@ -46,9 +48,11 @@ class BatchExchange final : public Exchange {
     co_return;
   }
   Awaitable<bool> Write(std::string bytes) override {
-    answer.body += bytes;
+    too_long_ |= answer.body.size() + bytes.size() > kMostAnswer;
+    if (!too_long_) answer.body += bytes;
     co_return !gone();
   }
+  void Broke(int status) override { answer.status = status; }
   Awaitable<Wake> Wait(Deadline deadline) override {
     for (;;) {
       if (gone()) co_return Wake::kGone;
@@ -64,7 +68,9 @@ class BatchExchange final : public Exchange {
   std::function<void()> waker() override {
     return [hub = hub_, waiter = waiter_] { hub->Wake(waiter); };
   }
-  bool gone() const override { return stopping_; }
+  // Of an answer that is too long nobody needs the rest.
+  bool gone() const override { return stopping_ || too_long_; }
+  bool too_long() const { return too_long_; }
   void Leave() { signal_.Notify(); }
 
   HttpResponse answer{.status = 0};
@@ -75,6 +81,7 @@ class BatchExchange final : public Exchange {
   const HttpRequest request_;
   Signal signal_;
   const std::shared_ptr<WakeHub::Waiter> waiter_;
+  bool too_long_ = false;
 };
 
 class RouteRunner final : public BatchRunner {
@@ -96,47 +103,89 @@ class RouteRunner final : public BatchRunner {
   }
 
   Status Begin() {
-    asio::co_spawn(hub_->io(), Dispatch(), asio::detached);
+    asio::co_spawn(hub_->io(), Dispatch(), OnEnd("batches"));
     GYRE_ASSIGN_OR_RETURN(thread_, StartThread("batches", [this] { hub_->io().run(); }));
     return absl::OkStatus();
   }
 
  private:
+  // What a coroutine throws, say for want of memory, is said; then `end` is called in any case.
+  auto OnEnd(std::string of, std::function<void(bool thrown)> end = {}) {
+    return [this, of = std::move(of), end = std::move(end)](const std::exception_ptr& thrown) {
+      if (thrown != nullptr) {
+        rests_until_ = After(kPause);
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const std::exception& e) {
+          Log(LogLevel::kError, "{}: {}", of, e.what());
+        }
+      }
+      if (end) end(thrown != nullptr);
+    };
+  }
+
   Awaitable<void> Dispatch() {
     while (!stopping_) {
-      const bool rests = Clock::now() < rests_until_ || (options_.draining && options_.draining());
       std::optional<BatchStore::Job> job;
-      if (!rests && running_.size() < options_.at_once) job = store_.Take();
+      try {
+        job = Next();
+      } catch (const std::exception& e) {
+        Log(LogLevel::kError, "batches: {}", e.what());
+        rests_until_ = After(kPause);
+      }
       if (job) {
-        asio::co_spawn(hub_->io(), Run(*std::move(job)), asio::detached);
-        // Its exchange is counted when it has begun.
-        co_await asio::post(hub_->io(), kAwait);
+        ++under_way_;
+        asio::co_spawn(hub_->io(), Run(*job), OnEnd("batch " + job->batch, [this, job = *job](bool thrown) {
+                         if (thrown) store_.PutBack(job);
+                         --under_way_;
+                         ended_.Notify();
+                       }));
         continue;
       }
       co_await ended_.Wait(After(kLook));
     }
   }
 
+  std::optional<BatchStore::Job> Next() {
+    const bool rests = Clock::now() < rests_until_ || (options_.draining && options_.draining());
+    if (rests || under_way_ >= options_.at_once) return std::nullopt;
+    return store_.Take();
+  }
+
+  // An exchange is told when the runner stops.
+  class Listed {
+   public:
+    Listed(std::vector<BatchExchange*>& list, BatchExchange& exchange) : list_(list), exchange_(exchange) {
+      list_.push_back(&exchange_);
+    }
+    ~Listed() { std::erase(list_, &exchange_); }
+    Listed(const Listed&) = delete;
+    Listed& operator=(const Listed&) = delete;
+
+   private:
+    std::vector<BatchExchange*>& list_;
+    BatchExchange& exchange_;
+  };
+
   Awaitable<void> Run(BatchStore::Job job) {
     HttpRequest request = RequestOf(job);
     const std::string id = request.id;
     BatchExchange exchange(hub_, stopping_, std::move(request));
-    running_.push_back(&exchange);
+    const Listed listed(running_, exchange);
     const Router::Match match = routes_.Find("POST", job.request.path);
-    std::string thrown;
+    std::string wrong = match.route == nullptr ? "there is no such route" : "";
     if (match.route != nullptr) {
       try {
         co_await match.route->handler(exchange);
       } catch (const std::exception& e) {
-        thrown = e.what();
+        wrong = e.what();
       }
     }
-    std::erase(running_, &exchange);
-    ended_.Notify();
     HttpResponse& answer = exchange.answer;
-    if (match.route == nullptr || !thrown.empty()) {
+    if (exchange.too_long()) wrong = fmt::format("the answer has more than {} bytes", kMostAnswer);
+    if (!wrong.empty()) {
       answer.status = match.route == nullptr ? 404 : 500;
-      answer.body = json::serialize(json::object{{"error", json::object{{"message", thrown}}}});
+      answer.body = json::serialize(json::object{{"error", json::object{{"message", wrong}}}});
     }
     const bool busy = answer.status == 503 || answer.status == 429;
     if (stopping_ || answer.status == 0 || busy) {
@@ -173,6 +222,7 @@ class RouteRunner final : public BatchRunner {
   // On its thread:
   Signal ended_;  // a request
   Deadline rests_until_{};
+  size_t under_way_ = 0;  // requests
   std::vector<BatchExchange*> running_;
   uint64_t requests_ = 0;
   std::thread thread_;

@@ -208,6 +208,7 @@ class ScoreRun {
       co_return;
     }
     pending_ += writer_.Broken(error);
+    exchange_.Broke(error.status);
     co_await Flush();
   }
 

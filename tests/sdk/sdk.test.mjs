@@ -321,6 +321,41 @@ test("the routes of Gyre's own fit the description", async () => {
   assert.match(await metrics.text(), /^gyre_tokens_generated_total \d+$/m);
 });
 
+test('a file of requests becomes a batch with their answers', async () => {
+  const line = (id, body) =>
+    JSON.stringify({ custom_id: id, method: 'POST', url: '/v1/chat/completions', body: { ...greedy, messages, ...body } });
+  const file = await openai.files.create({
+    file: new File([`${line('a', {})}\n${line('b', { temperature: -1 })}\n`], 'in.jsonl'),
+    purpose: 'batch',
+  });
+  fits('File', file);
+  let batch = await openai.batches.create({
+    input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h', metadata: { of: 'a test' },
+  });
+  fits('Batch', batch);
+  while (batch.status === 'in_progress') {
+    await new Promise((resolve) => { setTimeout(resolve, 50); });
+    batch = await openai.batches.retrieve(batch.id);
+  }
+  fits('Batch', batch);
+  assert.deepEqual(batch.request_counts, { total: 2, completed: 1, failed: 1 });
+  const lines = async (id) => (await (await openai.files.content(id)).text()).trim().split('\n').map(JSON.parse);
+  const [answer] = await lines(batch.output_file_id);
+  assert.equal(answer.custom_id, 'a');
+  fits('ChatCompletion', answer.response.body);
+  const alone = await openai.chat.completions.create({ ...greedy, messages });
+  assert.equal(answer.response.body.choices[0].message.content, alone.choices[0].message.content);
+  const [error] = await lines(batch.error_file_id);
+  assert.equal(error.response.status_code, 400);
+  fits('Error', error.response.body);
+  const list = await openai.batches.list();
+  fits('BatchList', { object: list.object ?? 'list', data: list.data, has_more: list.has_more });
+  await refused(409, () => openai.batches.cancel(batch.id));
+  const deleted = await openai.files.delete(file.id);
+  fits('DeletedFile', deleted);
+  await refused(404, () => openai.files.retrieve(file.id));
+});
+
 test('every path of the description answers', async () => {
   for (const path of paths) {
     const response = await fetch(url + path.replace('{id}', 'demo'), { method: 'OPTIONS' });
