@@ -8,7 +8,7 @@ namespace gyre {
 namespace {
 
 constexpr uint64_t kBlock = uint64_t{1} << 20;
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // that one Read gives
+constexpr uint64_t kMostRead = uint64_t{256} << 20;  // that one Read gives
 
 }  // namespace
 
@@ -61,8 +61,8 @@ StatusOr<std::string> RemoteFile::Read(uint64_t offset, uint64_t count) {
   if (offset > size_ || count > size_ - offset) {
     return OutOfRange("{}: {} bytes at {} of a file of {} bytes", url_, count, offset, size_);
   }
-  if (count > kMostBytes)
-    return ResourceExhausted("{}: {} bytes at once, expected at most {}", url_, count, kMostBytes);
+  if (count > kMostRead)
+    return ResourceExhausted("{}: {} bytes at once, expected at most {}", url_, count, kMostRead);
   std::string out;
   if (count == 0) return out;
   const uint64_t first = offset / kBlock, last = (offset + count - 1) / kBlock;

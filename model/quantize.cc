@@ -196,7 +196,7 @@ Status CheckImportance(const Importance& importance, const std::string& name, co
   return InvalidArgument("the importance matrix has {} numbers for tensor {}, expected {}", have, name, columns);
 }
 
-std::string KnownTypes() { return absl::StrJoin(QuantizeTypes(), ", "); }
+std::string QuantizeTypeNames() { return absl::StrJoin(QuantizeTypes(), ", "); }
 
 constexpr uint64_t kChunkBytes = 16 << 20;  // f32 values that a thread works on at once
 
@@ -255,7 +255,7 @@ Status CheckQuantization(const Model& model, const std::string& wanted) {
   const std::string way =
       FindMix(wanted) != nullptr
           ? fmt::format("`gyre quantize` makes a file with {} of one with F32, F16 or BF16", FindMix(wanted)->name)
-          : fmt::format("`gyre quantize` makes files with {}", KnownTypes());
+          : fmt::format("`gyre quantize` makes files with {}", QuantizeTypeNames());
   return InvalidArgument("--quantization {}: the weights of {} are {}; {}", Printable(wanted), model.path(), own, way);
 }
 
@@ -276,7 +276,7 @@ DType TypeFor(const std::string& type, const std::string& name, const TensorView
 StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& out, const QuantizeOptions& o) {
   const Mix* mix = FindMix(o.type);
   if (mix == nullptr) {
-    return InvalidArgument("the type {} is not known, known are {}", Printable(o.type), KnownTypes());
+    return InvalidArgument("the type {} is not known, known are {}", Printable(o.type), QuantizeTypeNames());
   }
   GYRE_ASSIGN_OR_RETURN(const std::vector<TypeRule> rules, ParseTypeRules(o.tensor_types));
   GYRE_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(in));

@@ -24,8 +24,8 @@ if(GYRE_TESTS)
     DEPS gyre_coordinator)
   gyre_tests(coordinator_journal_tests "unit;pure;asan" FILES coordinator_request_journal_test coordinator_response_journal_test
     DEPS gyre_coordinator)
-  gyre_tests(coordinator_threaded_tests unit FILES coordinator_cluster_test DEPS gyre_coordinator)
-  gyre_tests(service_tests "unit;asan"
+  gyre_tests(coordinator_threaded_tests "unit;tsan" FILES coordinator_cluster_test DEPS gyre_coordinator)
+  gyre_tests(service_tests "unit;asan;tsan"
     FILES coordinator_changing_lines_test coordinator_service_test coordinator_state_test coordinator_option_docs_test
     DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"
@@ -34,7 +34,7 @@ if(GYRE_TESTS)
   gyre_tests(http_tests "unit;asan"
     FILES http_seam_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
     DEPS gyre_http)
-  gyre_tests(http_server_tests "unit;asan"
+  gyre_tests(http_server_tests "unit;asan;tsan"
     FILES http_server_test http_server_access_test http_server_hostile_test http_arrivals_test
     DEPS gyre_http)
   gyre_tests(http_apis_tests engine
@@ -44,7 +44,7 @@ if(GYRE_TESTS)
   # An agent's sessions of 30,000 tokens, with their figures.
   add_test(NAME http_turns_full COMMAND http_apis_tests --gtest_filter=*TurnsTest.*)
   set_tests_properties(http_turns_full PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_TURNS_FULL=1)
-  gyre_tests(http_cluster_tests engine FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
+  gyre_tests(http_cluster_tests "engine;tsan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_live_tests engine
     FILES http_description_test http_grammar_test http_malformed_test http_storm_test http_tool_grammar_test
     DEPS gyre_http gyre_runtime Boost::json)

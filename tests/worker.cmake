@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(worker_tests unit
+  gyre_tests(worker_tests "unit;tsan"
     FILES worker_states_test worker_life_test worker_replica_test worker_node_membership_test worker_pages_test
           worker_restore_test worker_resident_test worker_slots_test worker_stage_test worker_wire_rows_test
           worker_logit_rows_test worker_device_test worker_attacks_test

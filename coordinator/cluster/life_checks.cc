@@ -23,11 +23,11 @@ using std::chrono::milliseconds;
 // Pauses before the attempts.
 constexpr Duration kPauses[] = {milliseconds(0), milliseconds(20), milliseconds(80), milliseconds(300),
                                 milliseconds(1000)};
-constexpr Duration kTimeout = milliseconds(250);
+constexpr Duration kConnectTimeout = milliseconds(250);
 
 // Whoever is cut off answers nothing, so only a refusal tells.
 bool IsRefused(const std::string& address, const std::function<bool()>& stopped) {
-  const StatusOr<int> fd = ConnectTcp(address, After(kTimeout), stopped);
+  const StatusOr<int> fd = ConnectTcp(address, After(kConnectTimeout), stopped);
   if (fd.ok()) ::close(*fd);
   return !fd.ok() && Message(fd.status()).find(std::strerror(ECONNREFUSED)) != std::string::npos;
 }

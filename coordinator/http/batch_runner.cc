@@ -110,8 +110,8 @@ class RouteRunner final : public BatchRunner {
 
  private:
   // What a coroutine throws, say for want of memory, is said; then `end` is called in any case.
-  auto OnEnd(std::string of, std::function<void(bool thrown)> end = {}) {
-    return [this, of = std::move(of), end = std::move(end)](const std::exception_ptr& thrown) {
+  std::function<void(std::exception_ptr)> OnEnd(std::string of, std::function<void(bool thrown)> end = {}) {
+    return [this, of = std::move(of), end = std::move(end)](std::exception_ptr thrown) {
       if (thrown != nullptr) {
         rests_until_ = After(kPause);
         try {

@@ -18,7 +18,7 @@ namespace gyre {
 namespace {
 
 // The limit for an answer, while nothing ends meanwhile.
-constexpr Duration kTimeout = std::chrono::seconds(2);
+constexpr Duration kCallTimeout = std::chrono::seconds(2);
 // The clock by which threads sleep stands still while the machine is suspended. So they sleep briefly and look at the
 // lease often.
 constexpr Duration kGlance = std::chrono::milliseconds(100);
@@ -84,7 +84,7 @@ class EtcdElection : public Election {
         if (stopping_) return GiveBack(leadership_.Leads(now) ? leadership_.lease() : 0);
         if (leadership_.Lost(now)) return;
         // A leader asks for no longer than it leads.
-        until = After(leadership_.Leads(now) ? std::min(kTimeout, leadership_.until() - now) : kTimeout);
+        until = After(leadership_.Leads(now) ? std::min(kCallTimeout, leadership_.until() - now) : kCallTimeout);
       }
       std::visit([&](const auto& c) { Make(c, until); }, *call);
     }
@@ -182,7 +182,7 @@ class EtcdElection : public Election {
 
   void GiveBack(int64_t lease) {
     if (lease == 0) return;
-    const Status status = client_->Revoke(lease, After(kTimeout));
+    const Status status = client_->Revoke(lease, After(kCallTimeout));
     if (!status.ok()) Log(LogLevel::kWarn, "the lease is not given back, it ends by itself: {}", Message(status));
   }
 

@@ -24,8 +24,7 @@
 namespace gyre::cpu {
 namespace {
 
-// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
-constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
+constexpr double kExpandedPerNs = 3;  // elements of one core
 
 class CpuBackend : public HostBackend {
  public:

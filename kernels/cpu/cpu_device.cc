@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMapped = size_t{256} << 10;
 // Huge pages save walks of the page table. Here only large memory has them, as small memory may never be touched.
 constexpr size_t kHuge = size_t{16} << 20;
-constexpr size_t kHugePage = size_t{2} << 20, kPage = 4096;
+constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 64;
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The memory of this machine as a device.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +9,8 @@
 #include "kernels/device.h"
 
 namespace gyre::cpu {
+
+inline constexpr size_t kHugePage = size_t{2} << 20;  // bytes
 
 class CpuDevice : public Device {
  public:

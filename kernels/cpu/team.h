@@ -15,6 +15,9 @@
 
 namespace gyre::cpu {
 
+// Work of one core in a nanosecond, roughly: whether a parallel region pays follows from it.
+inline constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3;
+
 // The threads that the calling thread's parallel regions may have, until EndTeamThreads.
 struct TeamThreads {
   int wanted = 1;     // as many as were asked for at most

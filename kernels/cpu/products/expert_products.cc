@@ -8,9 +8,6 @@
 namespace gyre::cpu {
 namespace {
 
-// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
-constexpr double kElemsPerNs = 0.3;
-
 const CpuWeight& Of(const PackedWeight& w) { return static_cast<const CpuWeight&>(w); }
 
 float* Floats(Buffer& buffer, size_t n) { return reinterpret_cast<float*>(buffer.EnsureCapacity(n * sizeof(float))); }

@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace gyre::cpu {
-namespace {
-
-// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
-constexpr double kMacsPerNs = 16, kBytesPerNs = 10;
-
-}  // namespace
 
 void JointProducts::Run(const IsaOps& ops, const Team& team) {
   panels_before_.assign(1, 0);

@@ -7,12 +7,11 @@
 #include <new>
 
 #include "kernels/codes.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 float ScaleOf(const WeightView& w, size_t group) {
   float scale = 0;
