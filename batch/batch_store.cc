@@ -1,5 +1,7 @@
 #include "batch/batch_store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/counted.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -48,8 +51,11 @@ StatusOr<std::string> ReadWhole(const std::string& path) {
 StatusOr<std::string> ReadPart(const std::string& path, uint64_t at, uint64_t bytes) {
   std::ifstream in(path, std::ios::binary);
   std::string text(bytes, 0);
-  if (!in || !in.seekg(static_cast<std::streamoff>(at)) || !in.read(text.data(), static_cast<std::streamsize>(bytes)))
-    return FileError(path, "can't be read", errno);
+  if (!in) return FileError(path, "can't be opened", errno);
+  in.seekg(static_cast<std::streamoff>(at));
+  in.read(text.data(), static_cast<std::streamsize>(bytes));
+  if (in.eof()) return DataLoss("{}: it ends before byte {}", path, at + bytes);
+  if (!in) return FileError(path, "can't be read", errno);
   return text;
 }
 
@@ -103,6 +109,11 @@ T Number(const json::object& o, const char* name) {
   return o.at(name).to_number<T>();
 }
 
+Status TooManyBatches(size_t most) {
+  return ResourceExhausted("there are {} already; delete the result files of one that has ended",
+                           Counted(most, "batch", "batches"));
+}
+
 template <typename T>
 size_t CountOf(const std::map<std::string, T>& all, uint64_t tenant) {
   return static_cast<size_t>(
@@ -126,9 +137,23 @@ std::string_view NameOf(BatchState state) { return kStateNames[static_cast<size_
 StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const std::string& folder, const BatchLimits& limits) {
   GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   std::unique_ptr<BatchStore> store(new BatchStore(folder, limits));
+  GYRE_RETURN_IF_ERROR(store->Lock());
   MutexLock lock(&store->mutex_);
   GYRE_RETURN_IF_ERROR(store->Load());
   return store;
+}
+
+BatchStore::~BatchStore() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Status BatchStore::Lock() {
+  const std::string path = folder_ + "/lock";
+  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) return FileError(path, "can't be opened", errno);
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return FileError(path, "can't be locked", errno);
+  return FailedPrecondition("{}: another process keeps its batches there", folder_);
 }
 
 Status BatchStore::Load() {
@@ -139,6 +164,7 @@ Status BatchStore::Load() {
     const StatusOr<std::string> text = ReadSmallFile(path);
     if (!text.ok()) {
       Log(LogLevel::kError, "batches: {} is left aside", Message(text.status()));
+      left_aside_ = true;
       continue;
     }
     try {
@@ -169,6 +195,7 @@ Status BatchStore::Load() {
       batches_[b.id] = std::move(b);
     } catch (const std::exception& e) {
       Log(LogLevel::kError, "batches: {} is left aside: {}", path, e.what());
+      left_aside_ = true;
     }
   }
   if (error) return FileError(folder_, "can't be read", error.value());
@@ -180,6 +207,7 @@ Status BatchStore::Load() {
     if (absl::IsFailedPrecondition(begun.status())) return begun.status();
     if (!begun.ok()) {
       Log(LogLevel::kError, "the batch {} is left aside: {}", id, Message(begun.status()));
+      left_aside_ = true;
       it = batches_.erase(it);
       continue;
     }
@@ -198,6 +226,7 @@ Status BatchStore::Load() {
     written.Update(Write(batch));
     // The next start ends it again.
     if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", id, Message(written));
+    if (written.ok()) ending_.erase(id);
   }
   return absl::OkStatus();
 }
@@ -218,9 +247,10 @@ StatusOr<BatchStore::Running> BatchStore::Begin(const StoredBatch& batch) const 
 
 bool BatchStore::EndIfDone(StoredBatch* batch) {
   const auto it = running_.find(batch->id);
-  if (it == running_.end() || it->second.in_flight > 0) return false;
+  if (it == running_.end() || !it->second.given_out.empty()) return false;
   const bool cancelled = batch->state == BatchState::kCancelling;
   if (!cancelled && (!it->second.requests.empty() || batch->completed + batch->failed != batch->total)) return false;
+  ending_.insert(batch->id);
   batch->state = cancelled ? BatchState::kCancelled : BatchState::kCompleted;
   batch->ended = UnixSeconds();
   for (const auto& [id, file] : {std::pair(batch->output, it->second.answers), {batch->errors, it->second.failures}}) {
@@ -235,7 +265,7 @@ bool BatchStore::EndIfDone(StoredBatch* batch) {
   return true;
 }
 
-Status BatchStore::WriteEnded(const StoredBatch& batch) const {
+Status BatchStore::WriteEnded(const StoredBatch& batch) {
   std::vector<StoredFile> files;
   {
     MutexLock lock(&mutex_);
@@ -244,7 +274,10 @@ Status BatchStore::WriteEnded(const StoredBatch& batch) const {
     }
   }
   for (const StoredFile& file : files) GYRE_RETURN_IF_ERROR(Write(file));
-  return Write(batch);
+  GYRE_RETURN_IF_ERROR(Write(batch));
+  MutexLock lock(&mutex_);
+  ending_.erase(batch.id);
+  return absl::OkStatus();
 }
 
 Status BatchStore::Write(const StoredBatch& batch) const {
@@ -267,18 +300,23 @@ StatusOr<StoredFile> BatchStore::AddFile(uint64_t tenant, std::string name, std:
                   .tenant = tenant};
   {
     MutexLock lock(&mutex_);
-    size_t& adding = adding_[tenant];
-    const size_t files = CountOf(files_, tenant);
-    if (files + adding >= limits_.files)
-      return ResourceExhausted("there are {} already; delete some", Counted(files, "file"));
-    ++adding;
+    const auto adding = adding_.find(tenant);
+    const size_t files = CountOf(files_, tenant) + (adding == adding_.end() ? 0 : adding->second);
+    if (files >= limits_.files) return ResourceExhausted("there are {} already; delete some", Counted(files, "file"));
+    ++adding_[tenant];
   }
+  const absl::Cleanup counted = [&] {
+    MutexLock lock(&mutex_);
+    if (--adding_[tenant] == 0) adding_.erase(tenant);
+  };
   // Nobody else knows the new id, so the lock is not held over the disk.
   Status written = CreateFile(ContentPath(file.id), bytes, 0600);
   if (written.ok()) written = Write(file);
+  if (!written.ok()) {
+    ::unlink(ContentPath(file.id).c_str());
+    return written;
+  }
   MutexLock lock(&mutex_);
-  if (--adding_[tenant] == 0) adding_.erase(tenant);
-  GYRE_RETURN_IF_ERROR(written);
   files_[file.id] = file;
   return file;
 }
@@ -310,13 +348,17 @@ Status BatchStore::RemoveFile(uint64_t tenant, const std::string& id) {
     for (const auto& [name, batch] : batches_) {
       if (IsRunning(batch.state) && batch.input == id)
         return FailedPrecondition("the batch {} needs the file {}", name, id);
+      if (ending_.count(name) > 0 && (batch.output == id || batch.errors == id))
+        return FailedPrecondition("the batch {} has just ended; try again", name);
       // Of a batch that has ended the file stays, without a name for clients, as it says what the batch has done.
       result |= batch.output == id || batch.errors == id;
     }
     files_.erase(it);
   }
-  if (::unlink(InfoPath(id).c_str()) != 0) return FileError(InfoPath(id), "can't be removed", errno);
-  if (!result && ::unlink(ContentPath(id).c_str()) != 0) return FileError(ContentPath(id), "can't be removed", errno);
+  for (const std::string& path : {InfoPath(id), result ? "" : ContentPath(id)}) {
+    if (!path.empty() && ::unlink(path.c_str()) != 0 && errno != ENOENT)
+      return FileError(path, "can't be removed", errno);
+  }
   return absl::OkStatus();
 }
 
@@ -326,26 +368,18 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
   if (std::find(paths.begin(), paths.end(), endpoint) == paths.end())
     return InvalidArgument("endpoint is {}, which no batch can ask", endpoint);
   GYRE_RETURN_IF_ERROR(CheckMetadata(metadata));
-  std::optional<StoredBatch> forgotten;
   {
     MutexLock lock(&mutex_);
     const auto it = files_.find(file);
     if (it == files_.end() || it->second.tenant != tenant) return NotFound("there is no file {}", file);
-    size_t batches = CountOf(batches_, tenant);
-    for (const std::string& input : beginning_) batches += files_.at(input).tenant == tenant ? 1 : 0;
-    if (batches >= limits_.batches) {
-      forgotten = ForgetOldest(tenant);
-      if (!forgotten)
-        return ResourceExhausted("there are {} already; delete the result files of one that has ended",
-                                 Counted(batches, "batch", "batches"));
-    }
+    if (CountOf(batches_, tenant) >= limits_.batches && OldestToForget(tenant) == nullptr)
+      return TooManyBatches(limits_.batches);
     beginning_.insert(file);
   }
-  if (forgotten) {
-    for (const std::string& path : {InfoPath(forgotten->id), InfoPath(forgotten->errors), InfoPath(forgotten->output),
-                                    ContentPath(forgotten->errors), ContentPath(forgotten->output)})
-      ::unlink(path.c_str());
-  }
+  const absl::Cleanup begun = [&] {
+    MutexLock lock(&mutex_);
+    beginning_.erase(beginning_.find(file));
+  };
   StoredBatch batch{.id = NewId("batch_"),
                     .endpoint = endpoint,
                     .input = file,
@@ -354,29 +388,47 @@ StatusOr<StoredBatch> BatchStore::Create(uint64_t tenant, const std::string& fil
                     .metadata = metadata,
                     .created = UnixSeconds(),
                     .tenant = tenant};
-  StatusOr<Running> running = BeginNew(&batch);
-  MutexLock lock(&mutex_);
-  beginning_.erase(beginning_.find(file));
-  if (!running.ok()) return running.status();
-  running_[batch.id] = *std::move(running);
-  batches_[batch.id] = batch;
+  absl::Cleanup remove = [&] { Unlink(batch); };
+  GYRE_ASSIGN_OR_RETURN(Running running, BeginNew(&batch));
+  std::optional<StoredBatch> forgotten;
+  {
+    MutexLock lock(&mutex_);
+    GYRE_ASSIGN_OR_RETURN(forgotten, MakeRoom(tenant));
+    running_[batch.id] = std::move(running);
+    batches_[batch.id] = batch;
+  }
+  std::move(remove).Cancel();
+  if (forgotten) Unlink(*forgotten);
   return batch;
 }
 
-std::optional<StoredBatch> BatchStore::ForgetOldest(uint64_t tenant) {
-  auto oldest = batches_.end();
-  for (auto it = batches_.begin(); it != batches_.end(); ++it) {
-    const StoredBatch& b = it->second;
+const StoredBatch* BatchStore::OldestToForget(uint64_t tenant) const {
+  const StoredBatch* oldest = nullptr;
+  if (left_aside_) return oldest;
+  for (const auto& [id, b] : batches_) {
     // Clients don't see the file of failures where there are none.
-    const bool deleted = files_.count(b.output) == 0 && (b.failed == 0 || files_.count(b.errors) == 0);
-    if (b.tenant != tenant || IsRunning(b.state) || !deleted) continue;
-    if (oldest == batches_.end() || b.created < oldest->second.created) oldest = it;
+    const bool removed = files_.count(b.output) == 0 && (b.failed == 0 || files_.count(b.errors) == 0);
+    const bool needed = IsRunning(b.state) || ending_.count(id) > 0 || beginning_.count(b.errors) > 0;
+    if (b.tenant == tenant && removed && !needed && (oldest == nullptr || b.created < oldest->created)) oldest = &b;
   }
-  if (oldest == batches_.end()) return std::nullopt;
-  StoredBatch out = std::move(oldest->second);
-  batches_.erase(oldest);
-  files_.erase(out.errors);
+  return oldest;
+}
+
+StatusOr<std::optional<StoredBatch>> BatchStore::MakeRoom(uint64_t tenant) {
+  std::optional<StoredBatch> out;
+  if (CountOf(batches_, tenant) < limits_.batches) return out;
+  const StoredBatch* const oldest = OldestToForget(tenant);
+  if (oldest == nullptr) return TooManyBatches(limits_.batches);
+  out = *oldest;
+  batches_.erase(out->id);
+  files_.erase(out->errors);
   return out;
+}
+
+void BatchStore::Unlink(const StoredBatch& batch) const {
+  for (const std::string& path : {InfoPath(batch.id), InfoPath(batch.errors), InfoPath(batch.output),
+                                  ContentPath(batch.errors), ContentPath(batch.output)})
+    ::unlink(path.c_str());
 }
 
 StatusOr<BatchStore::Running> BatchStore::BeginNew(StoredBatch* batch) const {
@@ -427,7 +479,8 @@ StatusOr<StoredBatch> BatchStore::Cancel(uint64_t tenant, const std::string& id)
 }
 
 std::optional<BatchStore::Job> BatchStore::Take() {
-  for (;;) {
+  constexpr int kMostFailures = 16;  // in one call, which the runner waits for
+  for (int failures = 0; failures < kMostFailures; ++failures) {
     Job job;
     std::string input, endpoint;
     {
@@ -438,26 +491,38 @@ std::optional<BatchStore::Job> BatchStore::Take() {
         if (!running.requests.empty() && (oldest == nullptr || batch.created < oldest->created)) oldest = &batch;
       }
       if (oldest == nullptr) return std::nullopt;
+      Running& running = running_.at(oldest->id);
       input = ContentPath(oldest->input);
       endpoint = oldest->endpoint;
-      Running& running = running_.at(oldest->id);
-      job = {.batch = oldest->id, .tenant = oldest->tenant, .where = std::move(running.requests.back()), .request = {}};
+      job = {.batch = oldest->id, .tenant = oldest->tenant, .where = running.requests.back(), .request = {}};
+      running.given_out.insert(job.where.custom_id);
       running.requests.pop_back();
-      ++running.in_flight;
     }
-    const StatusOr<std::string> line = ReadPart(input, job.where.at, job.where.bytes);
-    StatusOr<BatchRequest> request = line.ok() ? ReadBatchRequest(*line, {endpoint}) : line.status();
-    if (request.ok() && request->custom_id != job.where.custom_id)
-      request = DataLoss("{}: the request at byte {} is not {}", input, job.where.at, job.where.custom_id);
+    absl::Cleanup back = [&] { PutBack(job); };
+    StatusOr<BatchRequest> request = ReadRequest(job, input, endpoint);
     if (request.ok()) {
       job.request = *std::move(request);
+      std::move(back).Cancel();
       return job;
     }
-    job.request.custom_id = job.where.custom_id;
     Log(LogLevel::kError, "batch {}: {}", job.batch, Message(request.status()));
+    // Of what passes, say too many open files, the request is not the cause.
+    if (!absl::IsDataLoss(request.status()) && !absl::IsInvalidArgument(request.status())) return std::nullopt;
+    job.request.custom_id = job.where.custom_id;
     const BatchResult failure{.line = BatchFailure(job.request, "unreadable", "the file of requests can't be read")};
+    std::move(back).Cancel();
     if (!AddResult(job, failure).ok()) return std::nullopt;
   }
+  return std::nullopt;
+}
+
+StatusOr<BatchRequest> BatchStore::ReadRequest(const Job& job, const std::string& input,
+                                               const std::string& endpoint) const {
+  GYRE_ASSIGN_OR_RETURN(const std::string line, ReadPart(input, job.where.at, job.where.bytes));
+  GYRE_ASSIGN_OR_RETURN(BatchRequest request, ReadBatchRequest(line, {endpoint}));
+  if (request.custom_id != job.where.custom_id)
+    return DataLoss("{}: the request at byte {} is not {}", input, job.where.at, job.where.custom_id);
+  return request;
 }
 
 void BatchStore::PutBack(const Job& job) {
@@ -465,10 +530,10 @@ void BatchStore::PutBack(const Job& job) {
   {
     MutexLock lock(&mutex_);
     const auto it = running_.find(job.batch);
-    if (it == running_.end()) return;
-    --it->second.in_flight;
+    if (it == running_.end() || it->second.given_out.count(job.where.custom_id) == 0) return;
     StoredBatch& batch = batches_.at(job.batch);
     if (batch.state == BatchState::kInProgress) it->second.requests.push_back(job.where);
+    it->second.given_out.erase(job.where.custom_id);
     if (!EndIfDone(&batch)) return;
     now = batch;
   }
@@ -494,10 +559,10 @@ Status BatchStore::AddResult(const Job& job, const BatchResult& result) {
   {
     MutexLock lock(&mutex_);
     Running& running = running_.at(job.batch);
-    --running.in_flight;
     StoredBatch& batch = batches_.at(job.batch);
-    if (written.ok()) ++(result.succeeded ? batch.completed : batch.failed);
     if (!written.ok() && batch.state == BatchState::kInProgress) running.requests.push_back(job.where);
+    running.given_out.erase(job.where.custom_id);
+    if (written.ok()) ++(result.succeeded ? batch.completed : batch.failed);
     if (!EndIfDone(&batch)) return written;
     now = batch;
   }

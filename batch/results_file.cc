@@ -71,6 +71,8 @@ Status ResultsFile::ReadAll() {
 
 Status ResultsFile::Add(const std::string& custom_id, std::string_view line) {
   if (broken_) return DataLoss("{}: its end could not be mended after a failed write", path_);
+  unsynced_.reserve(unsynced_.size() + 1);  // nothing may throw once the line is there
+  std::string noted = custom_id;
   if (!done_.insert(custom_id).second) return Internal("{}: {} has an answer already", path_, custom_id);
   const uint64_t before = bytes_;
   while (!line.empty()) {
@@ -85,7 +87,7 @@ Status ResultsFile::Add(const std::string& custom_id, std::string_view line) {
     line.remove_prefix(static_cast<size_t>(n));
     bytes_ += static_cast<uint64_t>(n);
   }
-  unsynced_.push_back(custom_id);
+  unsynced_.push_back(std::move(noted));
   return absl::OkStatus();
 }
 

@@ -84,27 +84,32 @@ class BatchRun {
   void OnDone(const BatchRequest& request, const Status& end, const HttpHead& head, const std::string& body) {
     if (!status_.ok()) return;
     if (!end.ok() || IsBusy(head.code)) return Again(request, end, head);
-    // It would be the answer to all of them.
-    if (head.code == 401 || head.code == 403) {
+    // It would be the answer to all of them. A server that has answered others may mean this one alone by 403.
+    if (head.code == 401 || (head.code == 403 && results_->size() == 0)) {
       status_ = ApiError(http_->url(), {head, body});
       return;
     }
-    failing_since_ = kNoDeadline;
+    away_since_ = failing_since_ = kNoDeadline;
     const BatchResult result = BatchAnswer(request, head.code, FindHeader(head.headers, "x-request-id"), body);
     failed_ += result.succeeded ? 0 : 1;
     ++done_;
     status_ = results_->Add(request.custom_id, result.line);
   }
 
+  static void Note(bool holds, Deadline* since) {
+    if (!holds) *since = kNoDeadline;
+    if (holds && *since == kNoDeadline) *since = Clock::now();
+  }
+
   void Again(const BatchRequest& request, const Status& end, const HttpHead& head) {
     waiting_.push_front(&request);
     rests_until_ = After(kPause);
-    if (failing_since_ == kNoDeadline) failing_since_ = Clock::now();
-    if (end.ok() && IsFull(head.code)) {
-      failing_since_ = kNoDeadline;
-    } else if (Clock::now() - failing_since_ > (end.ok() ? kLoading : kOutage)) {
-      status_ = end.ok() ? Unavailable("the server answers with HTTP {}", head.code) : end;
-    }
+    const bool away = !end.ok(), full = end.ok() && IsFull(head.code);
+    Note(away, &away_since_);
+    Note(!full, &failing_since_);
+    if (away && Clock::now() - away_since_ > kOutage) status_ = end;
+    if (!full && Clock::now() - failing_since_ > kLoading)
+      status_ = away ? end : Unavailable("the server answers with HTTP {}", head.code);
   }
 
   const BatchCommandOptions& o_;
@@ -115,7 +120,7 @@ class BatchRun {
   size_t all_ = 0, done_ = 0, failed_ = 0;
   uint32_t running_ = 0;
   Deadline rests_until_{};
-  Deadline failing_since_ = kNoDeadline;
+  Deadline away_since_ = kNoDeadline, failing_since_ = kNoDeadline;
   Status status_;
 };
 

@@ -233,10 +233,14 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   std::unique_ptr<StateKeeper> state;
   if (standby != nullptr) GYRE_RETURN_IF_ERROR(standby->WaitToLead());
-  const Status batches = front != nullptr ? front->OpenBatches() : absl::OkStatus();
+  Status batches = front != nullptr ? front->OpenBatches() : absl::OkStatus();
+  // The one that led before may still be about to end.
+  for (int tries = 0; standby != nullptr && absl::IsFailedPrecondition(batches) && tries < 25; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    batches = front->OpenBatches();
+  }
   if (!batches.ok()) {
     if (standby == nullptr) return batches;
-    // The one that led before may still have the folder.
     Log(LogLevel::kError, "batches: {}; this coordinator serves without them", Message(batches));
   }
   if (standby != nullptr || !options.state.empty()) {

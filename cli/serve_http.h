@@ -47,6 +47,7 @@ class HttpFront {
   void Stop() {
     batch_runner_.reset();
     server_->Stop();
+    batches_.reset();  // the next one to lead may have the folder
   }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();

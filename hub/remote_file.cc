@@ -61,8 +61,7 @@ StatusOr<std::string> RemoteFile::Read(uint64_t offset, uint64_t count) {
   if (offset > size_ || count > size_ - offset) {
     return OutOfRange("{}: {} bytes at {} of a file of {} bytes", url_, count, offset, size_);
   }
-  if (count > kMostRead)
-    return ResourceExhausted("{}: {} bytes at once, expected at most {}", url_, count, kMostRead);
+  if (count > kMostRead) return ResourceExhausted("{}: {} bytes at once, expected at most {}", url_, count, kMostRead);
   std::string out;
   if (count == 0) return out;
   const uint64_t first = offset / kBlock, last = (offset + count - 1) / kBlock;

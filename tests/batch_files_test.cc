@@ -224,6 +224,30 @@ TEST_F(BatchStoreTest, ARequestThatCanNotBeReadAnyMoreFails) {
   EXPECT_EQ(AnsweredId(*errors), "b");
 }
 
+// What passes, as too many open files, is no answer.
+TEST_F(BatchStoreTest, ARequestWaitsUntilItsFileCanBeOpened) {
+  const StoredBatch batch = Make(Line("a"));
+  const std::string input = folder_ + "/" + batch.input + ".jsonl";
+  std::filesystem::rename(input, input + "-away");
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(store_->Take());
+  std::filesystem::rename(input + "-away", input);
+  const auto job = store_->Take();
+  ASSERT_TRUE(job);
+  store_->PutBack(*job);
+  store_->PutBack(*job);  // it is not given out any more
+  const auto again = store_->Take();
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(store_->Take());
+  EXPECT_TRUE(store_->Answer(*again, 200, "r", "{}").ok());
+  store_->PutBack(*again);
+  EXPECT_EQ(store_->Find(1, batch.id)->state, BatchState::kCompleted);
+}
+
+TEST_F(BatchStoreTest, OneStoreHasTheFolder) {
+  EXPECT_TRUE(absl::IsFailedPrecondition(BatchStore::Open(folder_).status()));
+  Open();
+}
+
 // Only what its client has deleted goes, and one tenant leaves room for the others.
 TEST_F(BatchStoreTest, TooManyBatchesAreThoseOfOneTenant) {
   Open({.files = 8, .batches = 2});
@@ -238,6 +262,9 @@ TEST_F(BatchStoreTest, TooManyBatchesAreThoseOfOneTenant) {
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_TRUE(store_->Create(2, other->id, "/v1/completions", "{}").ok());
   ASSERT_TRUE(store_->RemoveFile(1, made[1].output).ok());
+  // What is refused takes nothing away.
+  EXPECT_FALSE(store_->Create(1, made[0].input, "/v1/embeddings", "{}").ok());
+  EXPECT_TRUE(store_->Find(1, made[1].id).ok());
   const auto next = store_->Create(1, made[0].input, "/v1/completions", "{}");
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_TRUE(store_->Find(1, made[0].id).ok());

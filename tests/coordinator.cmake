@@ -39,8 +39,9 @@ if(GYRE_TESTS)
     DEPS gyre_http)
   gyre_tests(http_apis_tests engine
     FILES http_apis_test http_ollama_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test http_tools_test
-          http_openai_responses_test http_score_test http_rerank_test http_batches_test http_metrics_test http_progress_test http_turns_test
+          http_openai_responses_test http_score_test http_rerank_test http_metrics_test http_progress_test http_turns_test
     DEPS gyre_http gyre_runtime Boost::json)
+  gyre_tests(http_batches_tests "engine;tsan" FILES http_batches_test DEPS gyre_http gyre_runtime Boost::json)
   # An agent's sessions of 30,000 tokens, with their figures.
   add_test(NAME http_turns_full COMMAND http_apis_tests --gtest_filter=*TurnsTest.*)
   set_tests_properties(http_turns_full PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_TURNS_FULL=1)
@@ -48,7 +49,7 @@ if(GYRE_TESTS)
   gyre_tests(http_live_tests engine
     FILES http_description_test http_grammar_test http_malformed_test http_storm_test http_tool_grammar_test
     DEPS gyre_http gyre_runtime Boost::json)
-  foreach(program service_tests grpc_tests http_tests http_apis_tests http_live_tests)
+  foreach(program service_tests grpc_tests http_tests http_apis_tests http_batches_tests http_live_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   endforeach()
 endif()

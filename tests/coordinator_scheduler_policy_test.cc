@@ -370,6 +370,26 @@ TEST(SchedulerBlocks, FollowersWaitForTheBeginningThatAnotherComputes) {
   EXPECT_LE(rows, 210u + 30u + 210u + 3 * (210 - 128) + 12);
 }
 
+// In a long ring a whole prompt may be on its way for as long as it takes to compute it.
+TEST(SchedulerBlocks, FollowersWaitForTheBeginningThatIsOnItsWay) {
+  SchedulerOptions o = OneStage();
+  o.block_size = 16;
+  o.max_rows = o.chunk = 256;
+  o.max_in_flight = 3;
+  Rig r(o);
+  r.Add(1, Tokens(200), 300);
+  EXPECT_EQ(r.Next(), (Shape{{1, 0, 200, true}}));
+  r.Add(2, Tokens(200), 300);
+  r.Add(3, Tokens(30, 5000), 300);  // another text
+  EXPECT_EQ(r.Next(), (Shape{{3, 0, 30, true}}));
+  EXPECT_EQ(r.Next(), Shape{});
+  r.LandAndAppend();
+  const Shape next = r.Next();
+  const auto second = std::find_if(next.begin(), next.end(), [](const auto& item) { return std::get<0>(item) == 2; });
+  ASSERT_NE(second, next.end());
+  EXPECT_EQ(std::get<1>(*second), 192u);
+}
+
 TEST(SchedulerBlocks, AFollowerDoesNotWaitForOneThatIsHeld) {
   SchedulerOptions o = OneStage();
   o.block_size = 16;

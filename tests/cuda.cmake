@@ -75,7 +75,7 @@ if(GYRE_TESTS)
     add_dependencies(gpu_process_tests gyre_for_tests)
     # The whole file takes minutes; some of it is in every run.
     set_property(TEST ring_gpu_test PROPERTY LABELS slow)
-    string(JOIN ":" short GpuRingTest.AStateOfEachKindMovesToAGpuAndBack GpuRingTest.ATextIsTheSameAfterAGpuWorkerIsKilled
+    string(JOIN ":" short GpuRingTest.AStateOfEachKindMovesToAGpuAndBack GpuRingTest.AKilledGpuWorkersPagesComeFromTheirCopies
                     GpuRingTest.ACacheThatIsCutForAGpuFitsIntoItsMemory GpuRunTest.DevicesAreListedAndMissingOnesHaveAReason)
     add_test(NAME ring_on_emulated_gpu COMMAND gpu_process_tests --gtest_filter=${short})
     set_tests_properties(ring_on_emulated_gpu PROPERTIES LABELS "engine;process" TIMEOUT 600 FAIL_REGULAR_EXPRESSION "Running 0 tests")

@@ -190,6 +190,26 @@ TEST_F(BatchesTest, AnAnswerThatBreaksIsNoAnswer) {
   EXPECT_EQ(asked, 2);
 }
 
+TEST_F(BatchesTest, AnAnswerThatIsTooLongIsAnError) {
+  Router routes;
+  routes.Add({.method = "POST", .path = kComplete, .role = Role::kUser, .handler = [](Exchange& exchange) {
+                return [](Exchange& e) -> Awaitable<void> {
+                  HttpResponse head;
+                  co_await e.Begin(std::move(head));
+                  bool there = true;
+                  for (int i = 0; there && i < 70; ++i) {
+                    std::string piece(1 << 20, ' ');
+                    there = co_await e.Write(std::move(piece));
+                  }
+                  EXPECT_FALSE(there);
+                }(exchange);
+              }});
+  Run(std::move(routes));
+  const json::value batch = Wait(Batch(Request("1")));
+  EXPECT_EQ(At(batch, "/request_counts"), R"({"total":1,"completed":0,"failed":1})");
+  EXPECT_THAT(At(Lines(At(batch, "/error_file_id"))[0], "/response/body/error/message"), HasSubstr("67108864 bytes"));
+}
+
 // The runner ends at any moment, and another store goes on: each request has one answer.
 TEST_F(BatchesTest, ABatchGoesOnAfterEachEnd) {
   std::string lines;

@@ -66,9 +66,8 @@ class HttpDescriptionTest : public ::testing::Test {
     std::vector<Route> out;
     for (const Route& route : api_.router.routes()) {
       if (route.method != "POST") continue;
-      boost::system::error_code error;
-      const json::value& post = paths().at(PathOf(route)).at("post");
-      if (post.find_pointer("/requestBody/content/application~1json", error) != nullptr) out.push_back(route);
+      // A file is a form, and what ends a batch has no body.
+      if (route.path != "/v1/files" && route.path != "/v1/batches/*") out.push_back(route);
     }
     return out;
   }

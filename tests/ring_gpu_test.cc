@@ -114,6 +114,30 @@ TEST_F(GpuRingTest, AGpuThatIsLostEndsItsWorkerAndTheTextGoesOn) {
   EXPECT_THAT(gpu.output(), HasSubstr("the emulated GPU is lost"));
 }
 
+// The other GPU takes all layers of the one that is gone, so each layer is computed on the kind of device as before,
+// and what was cached is still valid.
+TEST_F(GpuRingTest, AKilledGpuWorkersPagesComeFromTheirCopies) {
+  const auto expected = Texts(model_.path(), 2);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--replicate-kv"});
+  ring.AddWorker("cpu", {"--device", "cpu", "--isa", "ref", "--layers", "0-1"});
+  ring.AddWorker("gpu1", OnGpu());
+  ring.AddWorker("gpu2", OnGpu());
+  ASSERT_TRUE(ring.Serves(3));
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(RunOver(ring.at(), Greedy(static_cast<int>(i))).tokens, expected[i]);
+  ASSERT_TRUE(testing::Replicated(ring, 3));
+  ring.worker(2).Kill(SIGKILL);
+  ASSERT_TRUE(testing::Lost(ring, 1));
+  ASSERT_TRUE(ring.Serves(2));
+  for (size_t i = 0; i < 2; ++i) {
+    const Request request = Greedy(static_cast<int>(i));
+    const testing::Answer again = RunOver(ring.at(), request);
+    EXPECT_EQ(again.tokens, expected[i]);
+    EXPECT_EQ(again.cached, (request.prompt.size() - 1) / 4 * 4) << ring.serve().output() << ring.worker(1).output();
+  }
+}
+
+// Layers also go from one kind of device to the other: copies of pages are of no use then (docs/bits.md), and the text
+// is computed again.
 TEST_F(GpuRingTest, ATextIsTheSameAfterAGpuWorkerIsKilled) {
   const auto expected = Texts(model_.path(), 2);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--replicate-kv"});

@@ -36,15 +36,19 @@ StatusOr<DialedLink> RingDialer::DialAny(const RingAddress& to, const Hello& hel
   for (const auto& carrier : carriers_.all()) {
     const CarrierRow& row = carrier->row();
     if (!row.automatic) continue;
-    if (!why.ok()) {
-      Log(level, "{} goes to {} over {}: {}", Describe(hello), to.tcp, TransportName(row.transport), Message(why));
-    }
+    const Status before = why;
     why = carrier->Reaches(to);
-    level = why.ok() ? LogLevel::kWarn : LogLevel::kInfo;  // it should have worked
-    if (!why.ok()) continue;
-    StatusOr<DialedLink> dialed = carrier->Dial(to, hello, deadline);
-    if (!absl::IsUnavailable(dialed.status()) || row.begins_with_tcp) return dialed;
-    why = dialed.status();
+    if (why.ok()) {
+      StatusOr<DialedLink> dialed = carrier->Dial(to, hello, deadline);
+      // Where this one fails too, nobody is there, and its error says so.
+      if (dialed.ok() && !before.ok())
+        Log(level, "{} goes to {} over {}: {}", Describe(hello), to.tcp, TransportName(row.transport), Message(before));
+      if (!absl::IsUnavailable(dialed.status()) || row.begins_with_tcp) return dialed;
+      why = dialed.status();
+      level = LogLevel::kWarn;  // it should have worked
+    } else {
+      level = LogLevel::kInfo;
+    }
   }
   return why;
 }

@@ -16,7 +16,7 @@ constexpr uint32_t kWorthWaiting = 64;
 bool Scheduler::Rep::Follows(const Sequence& s) const {
   if (!options.prefix_cache || !options.continuous_batching || s.params.answers.first == 0 || s.aged) return false;
   for (Sequence* r : queue.running()) {
-    if (r->held || r->needs_step() || r->launched >= r->prompt || r->kv.ring != cache.rings()) continue;
+    if (r->held || r->needs_step() || r->landed >= r->prompt || r->kv.ring != cache.rings()) continue;
     if (r->params.salt != s.params.salt || r->params.tenant_salt != s.params.tenant_salt) continue;
     if (r->params.priority < s.params.priority) continue;
     const uint32_t done = r->kv.published * options.block_size;
@@ -24,7 +24,7 @@ bool Scheduler::Rep::Follows(const Sequence& s) const {
     if (most < done + kWorthWaiting) continue;
     // With recurrent state only a snapshot can be shared, not any position.
     if (cache.has_state()) {
-      const uint32_t next = cache.NextSnapshot(r->kv, r->launched);
+      const uint32_t next = cache.NextSnapshot(r->kv, r->landed);
       if (next > most || next < done + kWorthWaiting) continue;
       if (!std::equal(r->params.tokens.begin(), r->params.tokens.begin() + next, s.params.tokens.begin())) continue;
       return true;

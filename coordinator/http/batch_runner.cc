@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "boost/asio/co_spawn.hpp"
@@ -120,36 +121,45 @@ class RouteRunner final : public BatchRunner {
           Log(LogLevel::kError, "{}: {}", of, e.what());
         }
       }
-      if (end) end(thrown != nullptr);
+      if (!end) return;
+      try {
+        end(thrown != nullptr);
+      } catch (const std::exception& e) {
+        Log(LogLevel::kError, "{}: {}", of, e.what());
+      }
     };
   }
 
   Awaitable<void> Dispatch() {
     while (!stopping_) {
-      std::optional<BatchStore::Job> job;
+      bool began = false;
       try {
-        job = Next();
+        began = BeginNext();
       } catch (const std::exception& e) {
         Log(LogLevel::kError, "batches: {}", e.what());
         rests_until_ = After(kPause);
       }
-      if (job) {
-        ++under_way_;
-        asio::co_spawn(hub_->io(), Run(*job), OnEnd("batch " + job->batch, [this, job = *job](bool thrown) {
-                         if (thrown) store_.PutBack(job);
-                         --under_way_;
-                         ended_.Notify();
-                       }));
-        continue;
-      }
-      co_await ended_.Wait(After(kLook));
+      if (!began) co_await ended_.Wait(After(kLook));
     }
   }
 
-  std::optional<BatchStore::Job> Next() {
+  // Whether there is a request, which now runs.
+  bool BeginNext() {
     const bool rests = Clock::now() < rests_until_ || (options_.draining && options_.draining());
-    if (rests || under_way_ >= options_.at_once) return std::nullopt;
-    return store_.Take();
+    if (rests || under_way_ >= options_.at_once) return false;
+    std::optional<BatchStore::Job> job = store_.Take();
+    if (!job) return false;
+    BatchStore::Job taken{.batch = job->batch, .tenant = job->tenant, .where = job->where, .request = {}};
+    absl::Cleanup back = [&] { store_.PutBack(taken); };
+    auto end = OnEnd("batch " + taken.batch, [this, taken](bool thrown) {
+      --under_way_;
+      ended_.Notify();
+      if (thrown) store_.PutBack(taken);
+    });
+    asio::co_spawn(hub_->io(), Run(*std::move(job)), std::move(end));
+    ++under_way_;
+    std::move(back).Cancel();
+    return true;
   }
 
   // An exchange is told when the runner stops.

@@ -73,8 +73,7 @@ class Exchange {
   // May be called on any thread, also after the exchange has ended; must not block. Many calls cost as little as one.
   virtual std::function<void()> waker() = 0;
   virtual bool gone() const = 0;
-  // An answer that has begun ends with an error of this HTTP status, which its body says too. A connection has sent its
-  // 200 already.
+  // An answer that has begun ends with an error of this HTTP status. A connection has sent its 200 already.
   virtual void Broke(int /*status*/) {}
   // The tokens that a request to the engine took, for the log and metrics. Generation calls it.
   virtual void CountTokens(uint64_t /*prompt*/, uint64_t /*generated*/) {}
