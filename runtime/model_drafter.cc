@@ -177,7 +177,8 @@ SeqRows ModelDrafter::RowsOf(const Text& text, size_t first, size_t count) const
 
 // Takes blocks for `positions` positions; other texts give theirs up, the longest unused first.
 bool ModelDrafter::Hold(Text* text, size_t positions) {
-  if (positions > options_.context) return false;
+  const auto most = static_cast<size_t>(options_.model->spec().most_context);
+  if (positions > options_.context || (most > 0 && positions > most)) return false;
   while (text->blocks.size() * kDraftBlock < positions) {
     if (free_.empty()) {
       Text* victim = nullptr;
