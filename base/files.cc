@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -83,6 +84,16 @@ StatusOr<std::string> ReadSmallFile(const std::string& path) {
   if (have > kMost) return InvalidArgument("{}: more than {} bytes", path, kMost);
   out.resize(have);
   return out;
+}
+
+StatusOr<int> OpenLocked(const std::string& path, int flags, mode_t mode, const std::string& held) {
+  const int fd = ::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, mode);
+  if (fd < 0) return FileError(path, "can't be opened", errno);
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int error = errno;
+  ::close(fd);
+  if (error == EWOULDBLOCK) return FailedPrecondition("{}", held);
+  return FileError(path, "can't be locked", error);
 }
 
 Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode) {

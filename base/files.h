@@ -25,6 +25,9 @@ std::string FileStamp(const std::string& path);
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode);
 // kFailedPrecondition: the file exists already.
 Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode);
+// Opens or makes a file and locks it; the lock ends when the descriptor is closed. kFailedPrecondition with the
+// sentence `held`: another process has it. The caller closes the descriptor.
+StatusOr<int> OpenLocked(const std::string& path, int flags, mode_t mode, const std::string& held);
 // Makes the folder and its parents. A folder that exists already is no error.
 Status MakeFolder(const std::string& path);
 // Like MakeFolder, but only this user has access: mode 0700.

@@ -1,7 +1,6 @@
 #include "batch/batch_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -148,12 +147,9 @@ BatchStore::~BatchStore() {
 }
 
 Status BatchStore::Lock() {
-  const std::string path = folder_ + "/lock";
-  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) return FileError(path, "can't be opened", errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno != EWOULDBLOCK) return FileError(path, "can't be locked", errno);
-  return FailedPrecondition("{}: another process keeps its batches there", folder_);
+  GYRE_ASSIGN_OR_RETURN(
+      lock_, OpenLocked(PathIn(folder_, "lock"), O_RDWR, 0600, folder_ + ": another process keeps its batches there"));
+  return absl::OkStatus();
 }
 
 Status BatchStore::Load() {
@@ -203,7 +199,7 @@ Status BatchStore::Load() {
     const std::string id = it->first;
     StoredBatch& batch = it->second;
     StatusOr<Running> begun = Begin(batch);
-    // Another process has the folder.
+    // Another process writes to its results.
     if (absl::IsFailedPrecondition(begun.status())) return begun.status();
     if (!begun.ok()) {
       Log(LogLevel::kError, "the batch {} is left aside: {}", id, Message(begun.status()));
@@ -506,7 +502,7 @@ std::optional<BatchStore::Job> BatchStore::Take() {
       return job;
     }
     Log(LogLevel::kError, "batch {}: {}", job.batch, Message(request.status()));
-    // Of what passes, say too many open files, the request is not the cause.
+    // An error that may pass, such as too many open files, is not an answer to the request.
     if (!absl::IsDataLoss(request.status()) && !absl::IsInvalidArgument(request.status())) return std::nullopt;
     job.request.custom_id = job.where.custom_id;
     const BatchResult failure{.line = BatchFailure(job.request, "unreadable", "the file of requests can't be read")};

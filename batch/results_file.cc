@@ -1,7 +1,6 @@
 #include "batch/results_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,13 +25,9 @@ bool MayBeAnswer(std::string_view cut) {
 }  // namespace
 
 StatusOr<std::unique_ptr<ResultsFile>> ResultsFile::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0644);
-  if (fd < 0) return FileError(path, "can't be opened", errno);
+  GYRE_ASSIGN_OR_RETURN(const int fd,
+                        OpenLocked(path, O_RDWR | O_APPEND, 0644, path + ": another process writes its answers to it"));
   std::unique_ptr<ResultsFile> file(new ResultsFile(path, fd));
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return FailedPrecondition("{}: another process writes its answers to it", path);
-    return FileError(path, "can't be locked", errno);
-  }
   GYRE_RETURN_IF_ERROR(file->ReadAll());
   return file;
 }

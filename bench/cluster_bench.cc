@@ -57,7 +57,7 @@ class Ring {
     std::vector<std::string> serve{flags.gyre,         "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
                                    "--min-workers",    n,       "--ctx",     "2048",      "--kv-tokens", "36000",
                                    "--no-prefix-cache"};
-    // What a step costs is measured, not how many tokens are guessed in it.
+    // The benchmark measures what a step costs, not how many tokens are guessed in it.
     serve.insert(serve.end(), {"--speculation", "off"});
     serve.insert(serve.end(), more.begin(), more.end());
     if (ca != nullptr) {

@@ -262,7 +262,7 @@ TEST_F(BatchStoreTest, TooManyBatchesAreThoseOfOneTenant) {
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_TRUE(store_->Create(2, other->id, "/v1/completions", "{}").ok());
   ASSERT_TRUE(store_->RemoveFile(1, made[1].output).ok());
-  // What is refused takes nothing away.
+  // A batch that is refused does not remove another one.
   EXPECT_FALSE(store_->Create(1, made[0].input, "/v1/embeddings", "{}").ok());
   EXPECT_TRUE(store_->Find(1, made[1].id).ok());
   const auto next = store_->Create(1, made[0].input, "/v1/completions", "{}");

@@ -1,5 +1,7 @@
 #include "transport/ring_dialer.h"
 
+#include <utility>
+
 #include "base/log.h"
 #include "base/ring_address.h"
 
@@ -31,24 +33,22 @@ StatusOr<DialedLink> RingDialer::DialOver(Transport transport, const RingAddress
 }
 
 StatusOr<DialedLink> RingDialer::DialAny(const RingAddress& to, const Hello& hello, Deadline deadline) {
-  Status why;  // the carrier before can't be taken
-  LogLevel level = LogLevel::kInfo;
+  Status why;                        // the carrier before can't be taken
+  LogLevel level = LogLevel::kInfo;  // of that: a warning where it should have worked
   for (const auto& carrier : carriers_.all()) {
     const CarrierRow& row = carrier->row();
     if (!row.automatic) continue;
-    const Status before = why;
-    why = carrier->Reaches(to);
-    if (why.ok()) {
-      StatusOr<DialedLink> dialed = carrier->Dial(to, hello, deadline);
-      // Where this one fails too, nobody is there, and its error says so.
-      if (dialed.ok() && !before.ok())
-        Log(level, "{} goes to {} over {}: {}", Describe(hello), to.tcp, TransportName(row.transport), Message(before));
-      if (!absl::IsUnavailable(dialed.status()) || row.begins_with_tcp) return dialed;
-      why = dialed.status();
-      level = LogLevel::kWarn;  // it should have worked
-    } else {
-      level = LogLevel::kInfo;
+    const Status before = std::exchange(why, carrier->Reaches(to));
+    const LogLevel level_before = std::exchange(level, why.ok() ? LogLevel::kWarn : LogLevel::kInfo);
+    if (!why.ok()) continue;
+    StatusOr<DialedLink> dialed = carrier->Dial(to, hello, deadline);
+    // Where this one fails too, nobody is there, and its error says so.
+    if (dialed.ok() && !before.ok()) {
+      Log(level_before, "{} goes to {} over {}: {}", Describe(hello), to.tcp, TransportName(row.transport),
+          Message(before));
     }
+    if (!absl::IsUnavailable(dialed.status()) || row.begins_with_tcp) return dialed;
+    why = dialed.status();
   }
   return why;
 }

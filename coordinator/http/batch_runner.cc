@@ -69,7 +69,7 @@ class BatchExchange final : public Exchange {
   std::function<void()> waker() override {
     return [hub = hub_, waiter = waiter_] { hub->Wake(waiter); };
   }
-  // Of an answer that is too long nobody needs the rest.
+  // The route need not compute the rest of an answer that is too long.
   bool gone() const override { return stopping_ || too_long_; }
   bool too_long() const { return too_long_; }
   void Leave() { signal_.Notify(); }

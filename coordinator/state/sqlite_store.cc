@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,12 +171,9 @@ class SqliteStore : public StateStore {
   }
 
   Status Lock(const std::string& folder) {
-    const std::string path = PathIn(folder, "lock");
-    lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock_ < 0) return FileError(path, "it can't be opened", errno);
-    if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-    if (errno != EWOULDBLOCK) return FileError(path, "it can't be locked", errno);
-    return FailedPrecondition("{}: another coordinator that is running keeps its state there", folder);
+    GYRE_ASSIGN_OR_RETURN(lock_, OpenLocked(PathIn(folder, "lock"), O_RDWR, 0600,
+                                            folder + ": another coordinator that is running keeps its state there"));
+    return absl::OkStatus();
   }
 
   Status Open(uint64_t least_term, StoredState* found) {
