@@ -579,6 +579,15 @@ void ReadMtp(const SpecSource& from, ModelSpec blank, ModelSpec* spec) {
     spec->mtp_note = fmt::format("the layer for drafts has parts that are not known of one in {}", spec->architecture);
     return;
   }
+  // It may be dense behind layers with experts.
+  const auto has = [&](const char* name) {
+    return from.gguf.tensors().Has(fmt::format("blk.{}.{}", spec->layers.size(), name));
+  };
+  if (layer.experts() != nullptr && !has("ffn_gate_inp.weight") && has("ffn_up.weight")) {
+    const auto widths = from.keys.PerLayer("feed_forward_length", from.blocks, kMaxDim);
+    const int64_t width = widths.ok() ? (*widths)[spec->layers.size()] : 0;
+    layer.feed_forward = DenseSpec{.width = static_cast<int>(width), .activation = from.arch.activation};
+  }
   layer.kv_group = kPageGroup;  // also with a window: the attention leaves out what is before it
   spec->mtp = std::move(layer);
 }

@@ -154,8 +154,7 @@ TEST(EngineMtp, SameBitsThroughResizesAndFaults) {
 TEST(EngineMtp, SameBitsInEveryFamilyWithSuchLayers) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the families' files are not there";
   for (const char* name : {"golden2026/tiny-glm4moe", "golden2026/tiny-glmflash", "golden2026/tiny-qwen35moe",
-                           "golden-wave2/attention/tiny-exaone-moe", "golden-wave2/attention/tiny-hy_v3",
-                           "golden-wave2/state/tiny-glm-dsa"}) {
+                           "golden-wave2/attention/tiny-exaone-moe", "golden-wave2/attention/tiny-hy_v3"}) {
     SCOPED_TRACE(name);
     const std::string path = testing::SharedData(std::string(name) + "-s0-f16.gguf");
     std::vector<Request> requests = MtpRequests(3);

@@ -119,7 +119,9 @@ StepBatch RandomBatch(std::mt19937& random) {
     if (random() % 2) r.logprobs = random() % (kMaxTopK + 1);
     if (random() % 2) s.requests.push_back(r);
     if (random() % 2) {
-      s.mtp = {.next = std::vector<TokenId>(s.row_count + 1, 7), .first = s.row_count - 1, .most = random() % 4};
+      s.mtp = {.next = std::vector<TokenId>(s.row_count + 1, 7),
+               .first = s.row_count - 1,
+               .most = static_cast<uint32_t>(random() % 4)};
       s.mtp->next.back() = MtpRows::kUnknown;
     }
     batch.seqs.push_back(s);
