@@ -82,6 +82,14 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
                        PROPERTIES LABELS slow TIMEOUT 1200)
 endif()
 
+# What it needs it says in a sentence, wherever it is missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
+  add_test(NAME parity_says_what_it_needs COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/parity
+                                                  --gyre $<TARGET_FILE:gyre> ./nowhere)
+  set_tests_properties(parity_says_what_it_needs PROPERTIES LABELS "engine;process" TIMEOUT 120 PASS_REGULAR_EXPRESSION
+                       "parity: (No module named '[a-z]+', so nothing is compared|./nowhere: no such folder)")
+endif()
+
 # The demo model by what it was never trained on, in one process and through three workers.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
   add_test(NAME demo_model_evaluation
