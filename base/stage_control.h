@@ -49,6 +49,7 @@ struct PrepareRequest {
   MemoryCounts in_use;
   bool fresh = false;  // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
+  bool mtp = false;                  // the last stage has the model's layer for drafts (docs/speculation.md)
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
   // Not 0: the plan with this number is lost and its pages are restored, so that its replicas are final and its stages
   // compute no more. Nothing is copied before the Move (docs/faults.md).

@@ -99,6 +99,16 @@ struct StepTables {
   bool operator==(const StepTables&) const = default;
 };
 
+// What the layer for drafts at the last stage needs of a sequence's rows (docs/speculation.md, MTP).
+struct MtpRows {
+  static constexpr TokenId kUnknown = -1;
+  std::vector<TokenId> next;  // the first row's token, and for each row the token behind it
+  uint32_t first = 0;  // the rows from this one on decide a token, and drafts follow one of them; row_count: none
+  uint32_t most = 0;   // drafts
+  bool operator==(const MtpRows&) const = default;
+};
+inline constexpr uint32_t kMaxMtpDrafts = 64;
+
 // The rows of one sequence in a step. A sequence stands in a step at most once.
 struct SeqRows {
   SeqId seq{};
@@ -112,6 +122,7 @@ struct SeqRows {
   // block size. The group of recurrent state has a SlotTable, that of layers with a window a WindowTable.
   std::vector<std::vector<BlockId>> blocks;
   std::vector<RowRequest> requests;  // rising by first, not overlapping
+  std::optional<MtpRows> mtp = {};   // the layer for drafts computes these rows, too
   bool operator==(const SeqRows&) const = default;
 };
 
@@ -148,11 +159,13 @@ struct RowAnswer {
   // all ids at temperature 1.
   std::vector<TokenLogit> best;
   double log_sum_exp_all = 0;
+  std::vector<TokenId> drafts = {};  // of MtpRows: a guess of the row's token, and then of those behind it
   bool operator==(const RowAnswer&) const = default;
 };
 
 struct StepAnswer {
   std::vector<RowAnswer> rows;
+  uint32_t drafts_us = 0;  // the time that the drafts took
   bool operator==(const StepAnswer&) const = default;
 };
 

@@ -1,5 +1,6 @@
 #include "base/step_codec.h"
 
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
@@ -103,6 +104,39 @@ bool DecodeSeqRows(Decoder& in, SeqRows* s) {
   return in.ok();
 }
 
+// Behind the sequences, if any of them has drafts of the last stage.
+void EncodeMtp(const StepBatch& batch, Encoder* out) {
+  const auto count = std::count_if(batch.seqs.begin(), batch.seqs.end(), [](const SeqRows& s) { return s.mtp; });
+  if (count == 0) return;
+  out->Put(static_cast<uint32_t>(count));
+  for (size_t i = 0; i < batch.seqs.size(); ++i) {
+    const std::optional<MtpRows>& mtp = batch.seqs[i].mtp;
+    if (!mtp) continue;
+    out->Put(static_cast<uint32_t>(i));
+    out->Put(mtp->first);
+    out->Put(mtp->most);
+    out->PutVector(std::span<const TokenId>(mtp->next));
+  }
+}
+
+bool DecodeMtp(Decoder& in, StepBatch* batch) {
+  const uint32_t count = in.GetCount(4 * sizeof(uint32_t));
+  size_t least = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto number = in.Get<uint32_t>();
+    if (!in.ok() || number < least || number >= batch->seqs.size()) return false;
+    SeqRows& s = batch->seqs[number];
+    MtpRows& mtp = s.mtp.emplace();
+    mtp.first = in.Get<uint32_t>();
+    mtp.most = in.Get<uint32_t>();
+    in.GetVector(&mtp.next);
+    if (!in.ok() || mtp.next.size() != size_t{s.row_count} + 1 || mtp.first > s.row_count || mtp.most > kMaxMtpDrafts)
+      return false;
+    least = size_t{number} + 1;
+  }
+  return in.ok();
+}
+
 StatusOr<StepBatch> DecodeBatch(std::span<const std::byte> bytes) {
   Decoder in(bytes);
   StepBatch batch;
@@ -119,6 +153,8 @@ StatusOr<StepBatch> DecodeBatch(std::span<const std::byte> bytes) {
     rows += s.row_count;
     if (rows > kMaxStepRows) return DataLoss("step descriptor: more than {} rows", kMaxStepRows);
   }
+  if (in.ok() && in.remaining() > 0 && !DecodeMtp(in, &batch))
+    return DataLoss("step descriptor: what it says of drafts is malformed");
   if (!in.Done()) return DataLoss("step descriptor: cut short or {} bytes too long", in.remaining());
   if (batch.seqs.empty()) return DataLoss("step descriptor: no sequences");
   return batch;
@@ -170,6 +206,7 @@ void EncodeStepPrefix(const StepBatch& batch, Encoder* out) {
   out->Put(uint32_t{0});
   out->Put(static_cast<uint32_t>(batch.seqs.size()));
   for (const SeqRows& s : batch.seqs) EncodeSeqRows(s, out);
+  EncodeMtp(batch, out);
   out->Patch(begin, static_cast<uint32_t>(out->size() - begin - 4));
   out->PadTo(4);
 }
@@ -203,6 +240,7 @@ uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim) {
       if (r.mode == RowMode::kHidden) row += dim * sizeof(float);
       bytes += r.count * row;
     }
+    if (s.mtp) bytes += (6 + kMaxMtpDrafts) * sizeof(uint32_t);
   }
   return bytes;
 }
@@ -222,6 +260,29 @@ void EncodeStepAnswer(const StepAnswer& answer, Encoder* out) {
     PutLogits(r.best, out);
     out->Put(r.log_sum_exp_all);
   }
+  const auto drafts =
+      std::count_if(answer.rows.begin(), answer.rows.end(), [](const RowAnswer& r) { return !r.drafts.empty(); });
+  if (drafts == 0 && answer.drafts_us == 0) return;
+  out->Put(answer.drafts_us);
+  out->Put(static_cast<uint32_t>(drafts));
+  for (size_t i = 0; i < answer.rows.size(); ++i) {
+    if (answer.rows[i].drafts.empty()) continue;
+    out->Put(static_cast<uint32_t>(i));
+    out->PutVector(std::span<const TokenId>(answer.rows[i].drafts));
+  }
+}
+
+// What follows the rows of an answer.
+static bool DecodeDrafts(Decoder& in, StepAnswer* answer) {
+  answer->drafts_us = in.Get<uint32_t>();
+  const uint32_t count = in.GetCount(2 * sizeof(uint32_t));
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto row = in.Get<uint32_t>();
+    if (!in.ok() || row >= answer->rows.size()) return false;
+    in.GetVector(&answer->rows[row].drafts);
+    if (answer->rows[row].drafts.size() > kMaxMtpDrafts + 1) return false;
+  }
+  return in.ok();
 }
 
 StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload) {
@@ -242,6 +303,8 @@ StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload) {
     r.log_sum_exp_all = in.Get<double>();
     if (!in.ok() || !KnownMode(r.mode)) return DataLoss("step answer: a row is malformed");
   }
+  if (in.ok() && in.remaining() > 0 && !DecodeDrafts(in, &answer))
+    return DataLoss("step answer: its drafts are malformed");
   return Whole(in, std::move(answer), "step answer");
 }
 

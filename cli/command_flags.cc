@@ -237,17 +237,18 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
                 "compute every prompt from its beginning, also where another one began with the same text");
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
   app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
-  app->add_option("--speculation", o->speculation,
-                  "guess the next tokens and compute their rows in one step, where that is faster; ngram guesses from "
-                  "the text itself. The text is the same")
+  app->add_option(
+         "--speculation", o->speculation,
+         "guess the next tokens and compute their rows in one step, where that is faster; ngram guesses from "
+         "the text itself, draft a draft model, mtp a layer of the model's file for it; auto takes all that there "
+         "are. The text is the same")
       ->check(CLI::IsMember(std::vector<std::string>(kSpeculationNames.begin(), kSpeculationNames.end())));
-  auto* draft_model =
-      app->add_option("--draft-model", o->draft_model,
-                      "a small model with the same vocabulary, which guesses the next tokens in this process")
-          ->type_name("FILE");
-  app->add_option("--draft-tokens", o->draft_tokens, "guesses of the draft model in a step at most")
+  app->add_option("--draft-model", o->draft_model,
+                  "a small model with the same vocabulary, which guesses the next tokens in this process")
+      ->type_name("FILE");
+  app->add_option("--draft-tokens", o->draft_tokens,
+                  "guesses of a draft model, or of the model's layer for them, in a step at most")
       ->check(Whole(1, kMostDrafts))
-      ->needs(draft_model)
       ->type_name("N");
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
 }

@@ -215,6 +215,7 @@ constexpr uint32_t kServeParallel = 8;
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
   std::string draft_model;  // in the coordinator's process, the first node; "" = none
+  std::string speculation = "auto";
   SourceOptions source;
   OpenOptions open;
   uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: requests with the whole context

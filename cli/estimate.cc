@@ -13,7 +13,9 @@
 #include "cli/remote_headers.h"
 #include "cli/session.h"
 #include "coordinator/cluster/planner.h"
+#include "coordinator/engine/speculation.h"
 #include "fmt/core.h"
+#include "model/layer_reader.h"
 #include "model/weights.h"
 #include "runtime/kv_choice.h"
 #include "runtime/model_drafter.h"
@@ -113,16 +115,19 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // A single node without a given memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
+  // As `gyre run` uses it: an error in it is said there.
+  const Speculation speculation = ParseSpeculation(options.speculation).value_or(Speculation::kOff);
+  const bool mtp = Uses(speculation, Speculation::kMtp) && ReadMtp(model->tensors(), spec).ok();
   const KvPreference preference{.ctx = static_cast<uint32_t>(context),
                                 .model_context = static_cast<uint32_t>(spec.context),
                                 .parallel = options.parallel,
-                                .unit_bytes = spec.UnitBytes(kv, KvPreference().block_size),
+                                .unit_bytes = spec.UnitBytes(kv, KvPreference().block_size, mtp),
                                 .window = static_cast<uint32_t>(spec.window)};
   GYRE_ASSIGN_OR_RETURN(KvChoice cache, ChooseKv(preference));
   // Each of these sequences has a state, and there are as many snapshots.
   if (cache.memory[kSlotGroup] > 0) cache.memory[kSlotGroup] = 2 * options.parallel;
   GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
-                        SizesOf(*model, cache.memory, static_cast<int>(preference.block_size), kv));
+                        SizesOf(*model, cache.memory, static_cast<int>(preference.block_size), kv, mtp));
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
@@ -149,6 +154,8 @@ Status EstimateCommand(const EstimateOptions& options) {
   if (nodes[0].memory > 0) nodes[0].memory -= std::min(nodes[0].memory - 1, draft);
   GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> parts, BalanceLayers(sizes, nodes));
   uint64_t weights = sizes.both;
+  GYRE_ASSIGN_OR_RETURN(const uint64_t ends, EndBytes(*model, true, true));
+  const uint64_t drafts = sizes.both - ends;
   for (uint64_t l : sizes.layers) weights += l;
 
   json::array list;
@@ -165,6 +172,7 @@ Status EstimateCommand(const EstimateOptions& options) {
     const uint64_t in_windows = uint64_t{cache.memory[kWindowGroup]} * preference.block_size;
     if (in_windows > 0)
       fmt::print("               {} of them in layers with a window of {}\n", in_windows, spec.window);
+    if (mtp) fmt::print("drafts         {} of the weights, for a layer and its KV cache\n", DescribeBytes(drafts));
     if (draft > 0) fmt::print("draft model    {} with its KV cache, on {}\n", DescribeBytes(draft), nodes[0].name);
     fmt::print("buffers        {} a node for steps of {}, {} more for the last\n\n", DescribeBytes(buffers),
                Counted(rows, "row"), DescribeBytes(head_buffers));

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "fmt/core.h"
+#include "model/layer_reader.h"
 #include "model/quantize.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
@@ -200,6 +201,13 @@ void PrintJson(const Model& model, bool tensors) {
   fmt::print("{}\n", json::serialize(root));
 }
 
+// What is used of the layers for drafts.
+std::string DraftsNote(const Model& model) {
+  const Status usable = ReadMtp(model.tensors(), model.spec()).status();
+  if (!usable.ok()) return fmt::format(", not used: {}", Message(usable));
+  return model.spec().draft_layers > 1 ? ", the first of which is used (--speculation mtp)" : " (--speculation mtp)";
+}
+
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
@@ -209,7 +217,7 @@ void PrintText(const Model& model, bool tensors) {
   fmt::print("size          {}{}\n", DescribeBytes(whole.bytes),
              whole.files > 1 ? fmt::format(" in {} files", whole.files) : "");
   fmt::print("layers        {}{}\n", s.layers.size(),
-             s.draft_layers > 0 ? fmt::format(", and {} for drafts, not read", s.draft_layers) : "");
+             s.draft_layers > 0 ? fmt::format(", and {} for drafts{}", s.draft_layers, DraftsNote(model)) : "");
   fmt::print("dimension     {}\n", s.dim);
   for (const auto& [ranges, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(ranges) + " ", text);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");

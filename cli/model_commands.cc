@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
+#include "coordinator/engine/speculation.h"
 #include "model/quantize.h"
 
 namespace gyre {
@@ -183,6 +184,9 @@ Action AddEstimate(CLI::App* app) {
                                 "how many nodes share the layers, or the memory of each: 16G,8G or NAME=16G,NAME=8G")
                     ->type_name("NODES");
   app->add_option("--draft-model", o->draft_model, "a draft model beside it, on the first node")->type_name("FILE");
+  app->add_option("--speculation", o->speculation,
+                  "as `gyre run` has it: with auto and mtp a layer of the model's file for drafts counts, too")
+      ->check(CLI::IsMember(std::vector<std::string>(kSpeculationNames.begin(), kSpeculationNames.end())));
   AddJsonFlag(app, &o->json);
   return [o, parallel, nodes]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));

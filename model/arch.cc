@@ -563,6 +563,26 @@ const Architecture* FindArchitecture(const std::string& name) {
   return nullptr;
 }
 
+// The first of the layers for drafts. The model is used without it where it can't be computed. `blank`: the spec before
+// its layers were read.
+void ReadMtp(const SpecSource& from, ModelSpec blank, ModelSpec* spec) {
+  if (spec->draft_layers == 0) return;
+  spec->mtp_note.clear();
+  if (const Status read = ReadLayers(from, spec->layers.size() + 1, &blank); !read.ok()) {
+    spec->mtp_note = fmt::format("the layer for drafts: {}", Message(read));
+    return;
+  }
+  LayerSpec& layer = blank.layers.back();
+  const AttentionSpec* a = layer.attention();
+  const bool attends = a != nullptr || std::holds_alternative<LatentAttentionSpec>(layer.mixer);
+  if (!attends || (a != nullptr && a->kv_layer >= 0) || layer.side.width > 0 || spec->final_layer_norm) {
+    spec->mtp_note = fmt::format("the layer for drafts has parts that are not known of one in {}", spec->architecture);
+    return;
+  }
+  layer.kv_group = kPageGroup;  // also with a window: the attention leaves out what is before it
+  spec->mtp = std::move(layer);
+}
+
 // The spec of a file as one of this family; `keys` have the file's name of it.
 StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Gguf& gguf, int wanted_context) {
   ModelSpec spec;
@@ -626,8 +646,10 @@ StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Ggu
                         .arch = arch,
                         .blocks = static_cast<size_t>(layers),
                         .context = wanted_context > 0 ? wanted_context : spec.context};
+  const ModelSpec blank = spec;
   GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks - static_cast<size_t>(spec.draft_layers), &spec));
   spec.AssignKvGroups();
+  ReadMtp(from, blank, &spec);
   return spec;
 }
 

@@ -192,6 +192,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
         GYRE_ASSIGN_OR_RETURN(const int interval, keys.Int("full_attention_interval", kMaxLayers, 4));
         for (size_t i = 0; i < from.blocks; ++i) attends[i] = (i + 1) % static_cast<size_t>(interval) == 0;
       }
+      std::fill(attends.end() - spec->draft_layers, attends.end(), true);
       break;
     }
     case MixerFamily::kMamba2: {

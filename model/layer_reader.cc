@@ -1,6 +1,7 @@
 #include "model/layer_reader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,11 +15,7 @@ namespace {
 class LayerReader {
  public:
   LayerReader(const TensorTable& tensors, const ModelSpec& spec, int layer, std::unordered_set<std::string>* used)
-      : tensors_(tensors),
-        l_(spec.layers[static_cast<size_t>(layer)]),
-        layer_(layer),
-        used_(used),
-        rows_(LayerTensors(l_, spec.dim)) {}
+      : tensors_(tensors), l_(spec.LayerOf(layer)), layer_(layer), used_(used), rows_(LayerTensors(l_, spec.dim)) {}
 
   StatusOr<LayerWeights> Read() {
     if (const ExpertSpec* e = l_.experts()) w_.experts.resize(Unsigned(e->count));
@@ -186,15 +183,19 @@ class LayerReader {
 
 constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias",
                kPositions[] = "position_embd.weight";
-constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight";
+constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
-// Rotary tables that old converters left in files, the layers behind the model's own that predict further tokens, and
-// indexers.
+// Rotary tables that old converters left in files, and indexers: within the model's context these leave out nothing.
+bool IsIgnored(std::string_view name, const ModelSpec& spec) {
+  return name.ends_with(".attn_rot_embd.weight") ||
+         (spec.indexer && name.starts_with("blk.") && name.find(".indexer.") != std::string_view::npos);
+}
+
+// What is ignored, and the layers behind the model's own that predict further tokens: ReadMtp checks them where they
+// are used.
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
-  if (name.ends_with(".attn_rot_embd.weight")) return true;
+  if (IsIgnored(name, spec)) return true;
   if (!name.starts_with("blk.")) return false;
-  // Within the model's context the indexer leaves out nothing.
-  if (spec.indexer && name.find(".indexer.") != std::string_view::npos) return true;
   size_t layer = 0;
   for (size_t i = 4; i < name.size() && i < 10 && name[i] != '.'; ++i) {
     if (name[i] < '0' || name[i] > '9') return false;
@@ -213,14 +214,44 @@ bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
 
 StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& spec, int layer,
                                  std::unordered_set<std::string>* used) {
-  if (layer < 0 || static_cast<size_t>(layer) >= spec.layers.size()) {
-    return InvalidArgument("layer {}, expected 0 to {}", layer, spec.layers.size() - 1);
+  const size_t layers = spec.layers.size() + (spec.mtp ? 1 : 0);
+  if (layer < 0 || static_cast<size_t>(layer) >= layers) {
+    return InvalidArgument("layer {}, expected 0 to {}", layer, layers - 1);
   }
   return LayerReader(tensors, spec, layer, used).Read();
 }
 
+StatusOr<MtpWeights> ReadMtp(const TensorTable& tensors, const ModelSpec& spec) {
+  if (!spec.mtp) return FailedPrecondition("{}", spec.mtp_note);
+  const auto number = static_cast<int>(spec.layers.size());
+  const std::string layer = fmt::format("blk.{}.", number), own = layer + "nextn.";
+  const uint64_t dim = Unsigned(spec.dim), vocab = Unsigned(spec.vocab);
+  const std::string names[] = {own + "enorm.weight",   own + "hnorm.weight",        own + "shared_head_norm.weight",
+                               own + "eh_proj.weight", own + "embed_tokens.weight", own + "shared_head_head.weight"};
+  // Files that leave them out share the model's.
+  const auto or_model = [&tensors](const std::string& name, std::string_view model) {
+    return tensors.Has(name) ? name : std::string(model);
+  };
+  MtpWeights w;
+  std::unordered_set<std::string> used(std::begin(names), std::end(names));
+  GYRE_ASSIGN_OR_RETURN(w.layer, ReadLayer(tensors, spec, number, &used));
+  GYRE_ASSIGN_OR_RETURN(w.embedding_norm, tensors.Vector(names[0], {dim}));
+  GYRE_ASSIGN_OR_RETURN(w.hidden_norm, tensors.Vector(names[1], {dim}));
+  GYRE_ASSIGN_OR_RETURN(w.head_norm, tensors.Vector(or_model(names[2], spec.final_norm_name), {dim}));
+  GYRE_ASSIGN_OR_RETURN(w.join, tensors.Matrix(names[3], dim, 2 * dim));
+  GYRE_ASSIGN_OR_RETURN(w.embedding, tensors.Matrix(or_model(names[4], kEmbedding), vocab, dim));
+  if (tensors.Has(names[5])) {
+    GYRE_ASSIGN_OR_RETURN(w.output, tensors.Matrix(names[5], vocab, dim));
+  }
+  for (const auto& [name, t] : tensors.all()) {
+    if (!name.starts_with(layer) || used.count(name) > 0 || IsIgnored(name, spec)) continue;
+    return Unimplemented("tensor {} has no place in the layer for drafts of {}", Printable(name), spec.architecture);
+  }
+  return w;
+}
+
 StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& spec) {
-  return tensors.Matrix("token_embd.weight", Unsigned(spec.vocab), Unsigned(spec.dim));
+  return tensors.Matrix(kEmbedding, Unsigned(spec.vocab), Unsigned(spec.dim));
 }
 
 StatusOr<WeightView> ReadPositions(const TensorTable& tensors, const ModelSpec& spec) {
@@ -240,13 +271,13 @@ StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec
   if (spec.head_bias) {
     GYRE_ASSIGN_OR_RETURN(head.bias, tensors.Vector(kHeadBias, {Unsigned(spec.vocab)}));
   }
-  const char* name = spec.tied_head ? "token_embd.weight" : "output.weight";
+  const char* name = spec.tied_head ? kEmbedding : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
 }
 
 StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensors, const ModelSpec& spec) {
-  std::unordered_set<std::string> used = {"token_embd.weight", std::string(spec.final_norm_name), "rope_freqs.weight",
+  std::unordered_set<std::string> used = {kEmbedding, std::string(spec.final_norm_name), "rope_freqs.weight",
                                           "rope_factors_long.weight", "rope_factors_short.weight"};
   if (!spec.tied_head) used.insert("output.weight");
   if (spec.final_norm_bias) used.insert(kFinalNormBias);

@@ -30,6 +30,9 @@ StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& 
 StatusOr<WeightView> ReadPositions(const TensorTable& tensors, const ModelSpec& spec);
 // Each token's part of the per-layer embeddings [vocab][per_layer_width]. REQUIRES: the spec has per-layer embeddings.
 StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelSpec& spec);
+// The layer for drafts. kFailedPrecondition: the model has none, and why; kDataLoss: a tensor is missing or has another
+// shape; kUnimplemented: there are others in it. The layer itself is as ReadLayer gives it with `used`.
+StatusOr<MtpWeights> ReadMtp(const TensorTable& tensors, const ModelSpec& spec);
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);
 
 }  // namespace gyre

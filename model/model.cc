@@ -211,7 +211,7 @@ class OpenedModel : public Model {
  private:
   void SayDrafts() const {
     if (spec_.draft_layers == 0) return;
-    Log(LogLevel::kInfo, "{} for drafts and not read",
+    Log(LogLevel::kInfo, "{} for drafts",
         Counted(static_cast<uint64_t>(spec_.draft_layers), "layer behind the model's is",
                 "layers behind the model's are"));
   }
@@ -402,6 +402,13 @@ StatusOr<size_t> LayerBytes(const Model& model, int layer) {
   GYRE_ASSIGN_OR_RETURN(const LayerWeights w, ReadLayer(model.tensors(), model.spec(), layer, &names));
   size_t sum = 0;
   ForEachMatrix(w, [&](const WeightView& v) { sum += v.bytes(); });
+  return sum;
+}
+
+StatusOr<size_t> MtpBytes(const Model& model) {
+  GYRE_ASSIGN_OR_RETURN(const MtpWeights w, ReadMtp(model.tensors(), model.spec()));
+  size_t sum = w.join.bytes() + w.output.bytes();
+  ForEachMatrix(w.layer, [&](const WeightView& v) { sum += v.bytes(); });
   return sum;
 }
 

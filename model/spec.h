@@ -252,7 +252,11 @@ struct ModelSpec {
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
   bool indexer = false;     // the file has tensors of an indexer, which are not read
-  int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
+  int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead
+  // The first of them, whose keys and values are pages like others; without one the note says why there is none. Its
+  // number is that behind the last layer's (docs/speculation.md, MTP).
+  std::optional<LayerSpec> mtp;
+  std::string mtp_note = "the file has no layer for drafts (nextn)";
   // The number of tables of a sequence (docs/memory.md): pages 1, with slots of recurrent state 2, with a window 3.
   int kv_groups = 1;
   bool has_slots = false;
@@ -304,11 +308,17 @@ struct ModelSpec {
   uint64_t UnitBytes(const LayerSpec& l, KvType type, uint32_t block_size) const {
     return KindOf(l.kv_group).paged ? KvBytes(type, KvElems(l) * block_size) : StateOf(l, dim).floats() * sizeof(float);
   }
-  // The bytes of a unit of each kind in all layers.
-  KvBytesByGroup UnitBytes(KvType type, uint32_t block_size) const {
+  // The bytes of a unit of each kind in all layers; with_mtp: in the layer for drafts, too.
+  KvBytesByGroup UnitBytes(KvType type, uint32_t block_size, bool with_mtp = false) const {
     KvBytesByGroup bytes{};
+    if (with_mtp && mtp) bytes[kPageGroup] += UnitBytes(*mtp, type, block_size);
     for (const LayerSpec& l : layers) bytes[static_cast<size_t>(l.kv_group)] += UnitBytes(l, type, block_size);
     return bytes;
+  }
+  // The layer with this number, the one for drafts too. REQUIRES: there is one.
+  const LayerSpec& LayerOf(int layer) const {
+    const auto i = static_cast<size_t>(layer);
+    return i < layers.size() ? layers[i] : *mtp;
   }
   // Assigns each layer to its KV group. REQUIRES: the layers have their mixers.
   void AssignKvGroups();

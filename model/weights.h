@@ -52,6 +52,15 @@ struct HeadWeights {
   WeightView output;                                     // the embedding where tied
 };
 
+// Of the layer for drafts (ModelSpec::mtp).
+struct MtpWeights {
+  LayerWeights layer;
+  std::vector<float> embedding_norm, hidden_norm, head_norm;
+  WeightView join;       // [dim][2 dim]: of a token's embedding and a hidden state, both under their norms
+  WeightView embedding;  // the model's, unless it has its own
+  WeightView output;     // n = 0: it has none of its own
+};
+
 class MappedFile;
 class TensorTable;
 class Tokenizer;
@@ -121,6 +130,9 @@ struct OpenOptions {
 // the output matrix; a tied one counts once).
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
+// The same of the layer for drafts and what stands around it, without the embedding, which is read in the file.
+// kFailedPrecondition: the model has none.
+StatusOr<size_t> MtpBytes(const Model& model);
 
 // The marker beside files that lack parts. Without OpenOptions::known_hash they are refused: the gaps read as zeros.
 inline constexpr char kPartialModelMarker[] = ".partial-model";

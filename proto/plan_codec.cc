@@ -113,6 +113,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   EncodeUnits(request.memory, p->mutable_memory());
   EncodeUnits(request.in_use, p->mutable_in_use());
   p->set_fresh(request.fresh);
+  p->set_mtp(request.mtp);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
   for (const LayerSource& s : request.sources) EncodeLayerSource(s, p->add_sources());
   p->set_restores(request.restores);
@@ -135,6 +136,7 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     return InvalidArgument("{} units of kind {} are used, there are {}", r.in_use[group], group, r.memory[group]);
   }
   r.fresh = p.fresh();
+  r.mtp = p.mtp();
   if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());
   r.kv_type = static_cast<KvType>(p.kv_type());
   if (p.sources_size() > kMaxStages) {

@@ -13,6 +13,7 @@
 #include "base/unix_time.h"
 #include "coordinator/cluster/planner.h"
 #include "coordinator/state/state_keeper.h"
+#include "model/layer_reader.h"
 #include "runtime/devices.h"
 #include "runtime/kv_choice.h"
 #include "runtime/model_drafter.h"
@@ -26,8 +27,12 @@ namespace {
 // With shifted contexts a request without a limit generates at most this many contexts of tokens.
 constexpr uint32_t kUnaskedContexts = 4;
 
-StatusOr<uint64_t> WeightBytes(const Model& model) {
+StatusOr<uint64_t> WeightBytes(const Model& model, bool mtp) {
   GYRE_ASSIGN_OR_RETURN(uint64_t bytes, EndBytes(model, true, true));
+  if (mtp) {
+    GYRE_ASSIGN_OR_RETURN(const size_t drafts, MtpBytes(model));
+    bytes += drafts;
+  }
   for (int i = 0; i < static_cast<int>(model.spec().layers.size()); ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t layer, LayerBytes(model, i));
     bytes += layer;
@@ -35,19 +40,33 @@ StatusOr<uint64_t> WeightBytes(const Model& model) {
   return bytes;
 }
 
+// Whether the model's layer for drafts is used. A layer that is damaged is an error only where it is asked for.
+StatusOr<bool> UsesMtp(const RuntimeOptions& o, const Model& model, KvType kv) {
+  const Speculation speculation = ParseSpeculation(o.speculation).value_or(Speculation::kOff);
+  if (!Uses(speculation, Speculation::kMtp)) return false;
+  const ModelSpec& spec = model.spec();
+  Status usable = ReadMtp(model.tensors(), spec).status();
+  if (usable.ok()) usable = CheckKvType(kv, *spec.mtp);
+  if (usable.ok()) return true;
+  if (speculation == Speculation::kMtp) return Annotate(usable, "--speculation mtp");
+  if (spec.draft_layers > 0 && !o.quiet) Log(LogLevel::kWarn, "no drafts of the model's own: {}", Message(usable));
+  return false;
+}
+
 // What a draft model leaves of so many bytes; 0: unknown.
 uint64_t Without(uint64_t draft, uint64_t bytes) { return bytes == 0 ? 0 : bytes - std::min(bytes - 1, draft); }
 
 // The bytes of which the KV cache may take half, beside a draft model's. A device's own memory holds no other programs:
 // all that weights leave there is the cache's, as layers that do not fit are computed far more slowly.
-StatusOr<uint64_t> MemoryForCache(const Device* device, const Model& model, uint64_t draft) {
+StatusOr<uint64_t> MemoryForCache(const Device* device, const Model& model, bool mtp, uint64_t draft) {
   if (device == nullptr) return Without(draft, AvailableMemory());
-  GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(model));
+  GYRE_ASSIGN_OR_RETURN(const uint64_t weights, WeightBytes(model, mtp));
   const uint64_t room = Without(draft, RoomForLayers(*device->room()));
   return weights < room ? std::min(room, 2 * (room - weights)) : room;
 }
 
-KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type, uint64_t memory) {
+KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, bool mtp, uint64_t hash, KvType type,
+                          uint64_t memory) {
   KvPreference preference{.ctx = o.ctx,
                           .model_context = static_cast<uint32_t>(spec.context),
                           .tokens = o.kv_tokens,
@@ -55,7 +74,7 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
                           .max_sequences = o.max_sequences,
                           .block_size = o.block_size,
                           .reserve = o.kv_reserve,
-                          .unit_bytes = spec.UnitBytes(type, o.block_size),
+                          .unit_bytes = spec.UnitBytes(type, o.block_size, mtp),
                           .window = static_cast<uint32_t>(spec.window),
                           .chunk = o.no_chunked_prefill ? 0 : o.chunk,
                           .memory = memory};
@@ -70,8 +89,9 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, uint64
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
 // workers. Otherwise this is logged, and the coordinator gets layers only beside workers.
-bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, const KvUnits& least, uint64_t memory) {
-  const auto sizes = SizesOf(model, {.units = least}, static_cast<int>(o.block_size), type);
+bool HoldsModel(const RuntimeOptions& o, const Model& model, bool mtp, KvType type, const KvUnits& least,
+                uint64_t memory) {
+  const auto sizes = SizesOf(model, {.units = least}, static_cast<int>(o.block_size), type, mtp);
   if (memory == 0 || !sizes.ok()) return true;
   uint64_t needed = sizes->both + sizes->MemoryOf(LayerRange{0, sizes->num_layers()});
   for (uint64_t bytes : sizes->layers) needed += bytes;
@@ -151,13 +171,18 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
     GYRE_ASSIGN_OR_RETURN(runtime->device_, OpenOwnMemory(options));
   }
   uint64_t draft_weights = 0;
-  if (!options.draft_model.empty() && ParseSpeculation(options.speculation) == Speculation::kAuto) {
+  GYRE_ASSIGN_OR_RETURN(runtime->mtp_, UsesMtp(options, *runtime->model_, kv));
+  const Speculation speculation = ParseSpeculation(options.speculation).value_or(Speculation::kOff);
+  if (speculation == Speculation::kDraft && options.draft_model.empty() && options.drafter == nullptr)
+    return InvalidArgument("--speculation draft: --draft-model is missing");
+  if (!options.draft_model.empty() && Uses(speculation, Speculation::kDraft)) {
     GYRE_ASSIGN_OR_RETURN(runtime->draft_model_, OpenModel(options.draft_model, options.ForOpening()));
     GYRE_ASSIGN_OR_RETURN(draft_weights, DraftModelBytes(*runtime->draft_model_, 0));
   }
-  GYRE_ASSIGN_OR_RETURN(const uint64_t memory, MemoryForCache(runtime->device_.get(), *runtime->model_, draft_weights));
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache,
-                        ChooseKv(PreferenceOf(options, spec, runtime->model_->content_hash(), kv, memory)));
+  GYRE_ASSIGN_OR_RETURN(const uint64_t memory,
+                        MemoryForCache(runtime->device_.get(), *runtime->model_, runtime->mtp_, draft_weights));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(PreferenceOf(options, spec, runtime->mtp_,
+                                                                    runtime->model_->content_hash(), kv, memory)));
   runtime->context_ = cache.context;
   if (runtime->draft_model_ != nullptr) {
     const uint64_t positions = uint64_t{std::max(1u, options.parallel)} * cache.context;
@@ -197,7 +222,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
         Without(draft, runtime->device_ != nullptr ? RoomForLayers(*runtime->device_->room()) : AvailableMemory());
     const uint64_t given = Without(draft, serve->memory);
     LocalMember local{.name = "local", .device = runtime->device_};
-    holds = HoldsModel(options, *runtime->model_, kv, cache.memory.least, given != 0 ? given : free);
+    holds = HoldsModel(options, *runtime->model_, runtime->mtp_, kv, cache.memory.least, given != 0 ? given : free);
     // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans; but
     // for a device's own, which is taken at once.
     if (given != 0 && !holds) {
@@ -240,7 +265,7 @@ StatusOr<std::vector<Runtime::LocalMember>> Runtime::MembersAlone(const RuntimeO
   if (device_ == nullptr || options.stages > 1) return members;
   const uint64_t room = Without(draft_bytes_, RoomForLayers(*device_->room()));
   GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes,
-                        SizesOf(*model_, cache.memory, static_cast<int>(options.block_size), kv));
+                        SizesOf(*model_, cache.memory, static_cast<int>(options.block_size), kv, mtp_));
   const int first = FirstThatFits(sizes, room), all = sizes.num_layers();
   if (first == 0) return members;
   if (first == all) {
@@ -265,9 +290,10 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   c.term = term_;
   c.new_key = RandomRingKey;
   c.model_hash = model_->content_hash();
-  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, cache.memory, static_cast<int>(o.block_size), kv));
+  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, cache.memory, static_cast<int>(o.block_size), kv, mtp_));
   c.block_size = static_cast<int>(o.block_size);
   c.kv_type = kv;
+  c.mtp = mtp_;
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : members;
   if (o.serve != nullptr && o.serve->bit_equal) {
@@ -327,10 +353,11 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
   const std::optional<Speculation> speculation = ParseSpeculation(o.speculation);
-  if (!speculation) return InvalidArgument("--speculation {}: expected auto, off or ngram", o.speculation);
+  if (!speculation) return InvalidArgument("--speculation {}: expected auto, off, ngram, draft or mtp", o.speculation);
   e.speculation = *speculation;
   e.drafter = o.drafter;
   e.draft_tokens = o.draft_tokens;
+  e.mtp = mtp_;
   if (draft_model_ != nullptr) {
     GYRE_ASSIGN_OR_RETURN(e.drafter, OpenDrafter(o, draft_model_, *model_, context_, device_));
   }

@@ -67,6 +67,7 @@ class Runtime {
 
   std::shared_ptr<const Model> model_;
   std::shared_ptr<const Model> draft_model_;  // null: there is none
+  bool mtp_ = false;                          // the last stage has the model's layer for drafts
   uint64_t draft_bytes_ = 0;                  // that its weights and KV cache take
   std::shared_ptr<Device> device_;            // with memory of its own; null: the host's processors compute
   uint32_t context_ = 0;

@@ -227,11 +227,33 @@ TEST(RequestDrafts, DraftsGoOnBehindThoseInFlight) {
   EXPECT_THAT(behind.tokens, ElementsAre(2, 3));
   EXPECT_LT(behind.chances.front(), first.chances.back());
   // A drafter goes on where the text's own guesses ended; these are still compared with what is drawn.
-  EXPECT_THAT(drafts.Take({9, 10}, {}, 8, std::vector<TokenId>{0, 1}).tokens, ElementsAre(9, 10));
+  EXPECT_THAT(drafts.Take(DraftChances::kDrafter, {9, 10}, {}, 8, std::vector<TokenId>{0, 1}).tokens,
+              ElementsAre(9, 10));
   drafts.Drawn(0);
   EXPECT_THAT(drafts.Propose({}, 2, std::vector<TokenId>{7}).tokens, IsEmpty()) << "the text says otherwise";
   drafts.Drawn(5);
-  EXPECT_THAT(drafts.Take({3}, {}, 8, std::vector<TokenId>{1}).tokens, IsEmpty()) << "what was in flight is void";
+  EXPECT_THAT(drafts.Take(DraftChances::kDrafter, {3}, {}, 8, std::vector<TokenId>{1}).tokens, IsEmpty())
+      << "what was in flight is void";
+}
+
+// What the last stage guessed counts only where all before it was drawn.
+TEST(RequestDrafts, GuessesOfTheLastStageFollowWhatWasDrawn) {
+  RequestDrafts drafts(std::vector<TokenId>{1, 2, 3}, {});
+  drafts.Expect({5, 6, 7});
+  drafts.Drawn(5);
+  EXPECT_THAT(drafts.TakeGuesses(), ElementsAre(6, 7));
+  EXPECT_THAT(drafts.TakeGuesses(), IsEmpty());
+  drafts.Expect({5, 6, 7});
+  drafts.Drawn(4);
+  EXPECT_THAT(drafts.TakeGuesses(), IsEmpty());
+  // Its chance is learned beside that of a draft model.
+  const double before = drafts.mtp_chance(), other = drafts.drafter_chance();
+  EXPECT_THAT(drafts.Take(DraftChances::kMtp, {8, 9}, {}, 8).tokens, ElementsAre(8, 9));
+  drafts.Drawn(8);
+  EXPECT_GT(drafts.mtp_chance(), before);
+  drafts.Drawn(1);
+  EXPECT_LT(drafts.mtp_chance(), before + 0.05);
+  EXPECT_EQ(drafts.drafter_chance(), other);
 }
 
 }  // namespace

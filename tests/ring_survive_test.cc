@@ -12,6 +12,7 @@
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
+#include "tests/testing/tiny_mtp.h"
 
 namespace gyre::survive_test {
 namespace {
@@ -51,9 +52,9 @@ uint16_t PortOf(const std::string& address) {
 }
 
 // Workers of three are killed, one after the other; another takes the place of each.
-void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kills) {
+void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kills, const char* speculation = "auto") {
   const auto expected = testing::TextsOfOneProcess(model, vocab, tokens);
-  Ring ring(model, {"--no-local", "--min-workers", "3"});
+  Ring ring(model, {"--no-local", "--min-workers", "3", "--speculation", speculation});
   std::vector<size_t> living{0, 1, 2};
   for (const char* name : {"w0", "w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(3));
@@ -88,6 +89,12 @@ class SurvivingProcessesTest : public ProcessesTest {};
 
 TEST_F(SurvivingProcessesTest, AKilledWorkerCostsNoRequest) {
   KillUnderLoad(model_.path(), kVocab, 200, testing::kSanitized ? 2 : 4);
+}
+
+// The layer for drafts goes with the head from worker to worker, which fetch it.
+TEST(RingSurviveTest, AKilledWorkerMayHaveTheLayerForDrafts) {
+  const testing::TinyModelFile file(testing::BuildTinyMtp({.layers = 6, .loud = 0.2f}));
+  KillUnderLoad(file.path(), kVocab, 200, 2, "mtp");
 }
 
 TEST(RingSurviveTest, StoriesGoOnWithoutAKilledWorker) {

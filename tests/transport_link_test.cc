@@ -118,6 +118,10 @@ StepBatch RandomBatch(std::mt19937& random) {
                  .mask = {5, 6}};
     if (random() % 2) r.logprobs = random() % (kMaxTopK + 1);
     if (random() % 2) s.requests.push_back(r);
+    if (random() % 2) {
+      s.mtp = {.next = std::vector<TokenId>(s.row_count + 1, 7), .first = s.row_count - 1, .most = random() % 4};
+      s.mtp->next.back() = MtpRows::kUnknown;
+    }
     batch.seqs.push_back(s);
   }
   return batch;
@@ -160,6 +164,11 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
     return !DecodeStepPayload(payload, 4).ok();
   };
   EXPECT_FALSE(refused([](StepBatch&) {}));
+  const auto drafts = [](MtpRows rows) { return [rows](StepBatch& b) { b.seqs[0].mtp = rows; }; };
+  EXPECT_FALSE(refused(drafts({.next = {1, 2, 3, 4, -1}, .first = 4, .most = kMaxMtpDrafts})));
+  EXPECT_TRUE(refused(drafts({.next = {1, 2, 3, 4}, .first = 3, .most = 1})));
+  EXPECT_TRUE(refused(drafts({.next = {1, 2, 3, 4, -1}, .first = 5, .most = 1})));
+  EXPECT_TRUE(refused(drafts({.next = {1, 2, 3, 4, -1}, .first = 3, .most = kMaxMtpDrafts + 1})));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].row_count = 0; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs.push_back(b.seqs[0]); }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].first_position = 0x7FFFFFFF; }));
@@ -197,6 +206,17 @@ TEST(StepCodecTest, AnswersRoundTrip) {
   EncodeStepAnswer(answer, &out);
   EXPECT_EQ(*DecodeStepAnswer(out.bytes()), answer);
   for (size_t n = 0; n < out.size(); ++n) EXPECT_FALSE(DecodeStepAnswer(out.bytes().first(n)).ok());
+  // Drafts stand behind all rows.
+  const size_t without = out.size();
+  answer.rows.push_back({.seq = SeqId{5}, .drafts = {4, 5, 6}});
+  answer.drafts_us = 70;
+  out.Reset();
+  EncodeStepAnswer(answer, &out);
+  EXPECT_EQ(*DecodeStepAnswer(out.bytes()), answer);
+  size_t readable = 0;
+  for (size_t n = 0; n < out.size(); ++n) readable += DecodeStepAnswer(out.bytes().first(n)).ok() ? 1 : 0;
+  EXPECT_EQ(readable, 1u) << "only a cut between rows and drafts leaves an answer";
+  EXPECT_GT(out.size(), without);
   out.Reset();
   const LogitsAnswer logits{.question = {.seq = SeqId{1}, .incarnation = 2, .model = 3, .position = 4},
                             .logits = {1, 2, 3}};

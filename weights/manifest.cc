@@ -313,7 +313,7 @@ std::vector<uint32_t> HeaderPieces(const Manifest& manifest) {
   return out;
 }
 
-NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head) {
+NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head, bool mtp) {
   NeededPieces out;
   out.layers.resize(static_cast<size_t>(std::max(0, range.size())));
   std::vector<std::vector<uint32_t>*> place(manifest.tensors.size(), nullptr);
@@ -322,8 +322,10 @@ NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bo
     const int layer = LayerOfTensor(name);
     if (layer >= 0) {
       if (layer >= range.begin && layer < range.end) place[t] = &out.layers[static_cast<size_t>(layer - range.begin)];
+      // The layer for drafts is the first one behind the model's.
+      if (last && mtp && layer == range.end) place[t] = &out.ends;
     } else if (name.rfind("token_embd.", 0) == 0) {
-      if (first || (last && tied_head)) place[t] = &out.ends;
+      if (first || (last && (tied_head || mtp))) place[t] = &out.ends;
     } else if (name.rfind("position_embd.", 0) == 0) {
       if (first) place[t] = &out.ends;
     } else if (name.rfind("output", 0) != 0 || last) {

@@ -93,6 +93,7 @@ struct NeededPieces {
   std::vector<std::vector<uint32_t>> layers;  // of range.begin, ...
   std::vector<uint32_t> ends;
 };
-NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head);
+NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head,
+                      bool mtp = false);
 
 }  // namespace gyre

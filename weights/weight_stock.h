@@ -55,6 +55,7 @@ struct LoadingRequest {
   LayerRange range;
   std::vector<int> layers;  // of the range, those that are to be loaded
   bool first = false, last = false, tied_head = false;
+  bool mtp = false;   // the last stage's ends have the layer for drafts, too
   bool ends = false;  // these too
   LayerRange in_use;  // layers that a stage of this process runs: their pieces stay
   std::vector<WeightSource> sources;

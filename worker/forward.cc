@@ -510,9 +510,23 @@ void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const Mod
   if (spec.final_norm_bias) backend_.AddBias(out, rows, dim_, ends.final_norm_bias());
 }
 
-void Forward::Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits) {
-  const size_t vocab = ends.output->n;
-  backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
+void Forward::JoinForDrafts(const MtpHead& mtp, const float* embedded, const float* hidden, const RowPlaces& places,
+                            float* x) {
+  const size_t rows = places.count();
+  const float eps = mtp.layer->spec.norm_eps;
+  float* normed = Room(normed_, rows * dim_);
+  float* both = Room(in_, rows * 2 * dim_);
+  backend_.RmsNorm(embedded, rows, dim_, mtp.embedding_norm(), eps, normed);
+  backend_.CopyColumns(normed, rows, dim_, dim_, both, 2 * dim_);
+  backend_.RmsNorm(hidden, rows, dim_, mtp.hidden_norm(), eps, normed);
+  backend_.CopyColumns(normed, rows, dim_, dim_, both + dim_, 2 * dim_);
+  Multiply(both, places.runs(), {{*mtp.join, x}});
+}
+
+void Forward::Head(const float* hidden, size_t rows, const PackedWeight& output, const Ends& ends,
+                   const ModelSpec& spec, float* logits) {
+  const size_t vocab = output.n;
+  backend_.MatMul(hidden, rows, output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
   if (spec.head_bias) backend_.AddBias(logits, rows, vocab, ends.bias());
   if (spec.logit_scale != 1) backend_.Scale(logits, rows * vocab, spec.logit_scale);
   if (spec.final_softcap > 0) backend_.SoftcapInPlace(logits, rows * vocab, spec.final_softcap);

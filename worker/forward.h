@@ -114,10 +114,22 @@ class Forward {
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
   // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
   void RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
+  // x [rows of places][dim] = what the layer for drafts takes in: of the embeddings of the tokens behind the rows and
+  // of the rows' final-normed hidden states.
+  void JoinForDrafts(const MtpHead& mtp, const float* embedded, const float* hidden, const RowPlaces& places, float* x);
+  // out [rows][dim] = the norm of what the layer for drafts gives; Head then says the tokens. May be in place.
+  void DraftNorm(const MtpHead& mtp, const float* x, size_t rows, float* out) {
+    backend_.RmsNorm(x, rows, dim_, mtp.head_norm(), mtp.layer->spec.norm_eps, out);
+  }
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out);
   // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
-  void Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits);
+  void Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits) {
+    Head(hidden, rows, *ends.output, ends, spec, logits);
+  }
+  // The same with another output matrix.
+  void Head(const float* hidden, size_t rows, const PackedWeight& output, const Ends& ends, const ModelSpec& spec,
+            float* logits);
 
  private:
   // Rows [dim] that a part of a layer overwrites, or adds its result to.

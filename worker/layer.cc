@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 
+#include "model/layer_reader.h"
 #include "model/mapped_file.h"
 
 namespace gyre {
@@ -223,7 +224,7 @@ static std::shared_ptr<const PackedWeight> PackFrom(const std::vector<std::share
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
-  layer->spec = model.spec().layers[static_cast<size_t>(index)];
+  layer->spec = model.spec().LayerOf(index);
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
   // The system reads the whole layer while its first matrices are packed.
@@ -267,6 +268,19 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   layer->vectors = DeviceVectors::Upload(layer->weights.vectors, queue);
   queue.Finish();
   return layer;
+}
+
+StatusOr<std::shared_ptr<MtpHead>> LoadMtp(const Model& model, Backend& queue, const BytesDone& done) {
+  GYRE_ASSIGN_OR_RETURN(MtpWeights w, ReadMtp(model.tensors(), model.spec()));
+  auto head = std::make_shared<MtpHead>();
+  GYRE_ASSIGN_OR_RETURN(head->layer, LoadLayer(model, static_cast<int>(model.spec().layers.size()), queue, done));
+  head->join = queue.Pack(w.join, done);
+  if (w.output.n > 0) head->output = queue.Pack(w.output, done);
+  head->embedding = w.embedding;
+  const std::vector<float> vectors[] = {std::move(w.embedding_norm), std::move(w.hidden_norm), std::move(w.head_norm)};
+  head->vectors = DeviceVectors::Upload(vectors, queue);
+  queue.Finish();
+  return head;
 }
 
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done) {

@@ -153,11 +153,24 @@ struct Layer {
   std::shared_ptr<Layer> Weights() const;
 };
 
+// The layer for drafts, which stands with the output matrix (docs/speculation.md, MTP).
+struct MtpHead {
+  std::shared_ptr<const Layer> layer;          // with pages of its own
+  std::shared_ptr<const PackedWeight> join;    // MtpWeights::join
+  std::shared_ptr<const PackedWeight> output;  // null: the model's
+  WeightView embedding;                        // as it lies in the file
+  DeviceVectors vectors;
+  const float* embedding_norm() const { return vectors[0]; }
+  const float* hidden_norm() const { return vectors[1]; }
+  const float* head_norm() const { return vectors[2]; }
+};
+
 // The embedding, or the final norm and output matrix. Where both stand on one stage and are tied, one matrix serves.
 struct Ends {
   std::shared_ptr<const PackedWeight> embedding;  // first stage
   std::shared_ptr<const PackedWeight> output;     // last stage
   std::shared_ptr<const PackedWeight> positions;  // first stage; null: there are none
+  std::shared_ptr<const MtpHead> mtp;             // last stage; null: it makes no drafts
   DeviceVectors vectors;                          // last stage: the final norm, its bias, and that of the output
   const float* final_norm() const { return vectors[0]; }
   const float* final_norm_bias() const { return vectors[1]; }
@@ -169,6 +182,7 @@ using BytesDone = std::function<void(size_t)>;
 // Return the errors of the lookups. Call `done` with the number of source bytes that were packed. Everything is on the
 // device when they return.
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done);
+StatusOr<std::shared_ptr<MtpHead>> LoadMtp(const Model& model, Backend& queue, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done);
 
 }  // namespace gyre

@@ -42,6 +42,7 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (most > 0 && end > most)
     return InvalidArgument("sequence {}: {} positions, this model's texts have at most {}", seq, end, most);
   GYRE_RETURN_IF_ERROR(CheckPages(s));
+  GYRE_RETURN_IF_ERROR(CheckMtp(s));
   return CheckRequests(s);
 }
 
@@ -171,6 +172,7 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   if (parts_.model->spec().has_slots) s.blocks[kSlotGroup] = SlotTable{.slot = 0}.Entries();
   constexpr uint32_t kAnswers = 64;  // of which the logits lie beside each other
   s.requests = {{.first = 0, .count = std::min(rows, kAnswers), .mode = RowMode::kArgmax}};
+  if (parts_.ends.mtp != nullptr) s.mtp = {.next = std::vector<TokenId>(rows + 1), .first = 0, .most = 1};
   StepBatch batch;
   batch.seqs.push_back(std::move(s));
   const std::vector<std::byte> input(rows * input_width());
@@ -207,11 +209,12 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   }
   if (per_layer_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, per_layer_tokens_);
   places_.Fill(batch, backend_);
+  const bool makes_drafts = MakesDrafts(batch);
   for (const auto& layer : parts_.layers) {
     const bool ends = parts_.last && layer == parts_.layers.back();
     if (ends) logit_rows_.FillLogitRows(batch, places_, backend_);
     // In a step of generated rows every row is a logit row, and one set of places serves.
-    const bool some_rows = ends && logit_rows_.count() < count;
+    const bool some_rows = ends && !makes_drafts && logit_rows_.count() < count;
     const TimedLayer timed(clock, count);
     forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x);
   }
@@ -219,7 +222,9 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   if (parts_.last) {
     // The rest of the wait counts as a layer, as a device may still be in the first one.
     const TimedLayer timed(clock, count);
+    if (makes_drafts) KeepForDrafts(count, batch.seqs.size());
     Answers(batch, answer);
+    if (makes_drafts) MakeDrafts(batch, answer);
     return backend_.Finish();
   }
   saturated_ = 0;

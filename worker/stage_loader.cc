@@ -268,8 +268,12 @@ Status StageLoader::CheckRequest(const PrepareRequest& request) const {
   return absl::OkStatus();
 }
 
-StatusOr<size_t> StageLoader::BytesToLoad(const StagePlan& plan) const {
+StatusOr<size_t> StageLoader::BytesToLoad(const StagePlan& plan, bool mtp) const {
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(*options_.model, plan.first, plan.last));
+  if (mtp) {
+    GYRE_ASSIGN_OR_RETURN(const size_t drafts, MtpBytes(*options_.model));
+    total += drafts;
+  }
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(*options_.model, i));
     total += bytes;
@@ -300,9 +304,11 @@ Status StageLoader::LoadStage(const PrepareRequest& request, PreparedStage* prep
   prepared->queue = options_.device->NewBackend();
   progress_ = {};
   activity_ = 0;
-  GYRE_ASSIGN_OR_RETURN(progress_.total, BytesToLoad(plan));
   const StageParts* before = present.ends();
-  const bool ends_here = before != nullptr && before->first >= plan.first && before->last >= plan.last;
+  const bool mtp = request.mtp && plan.last;
+  GYRE_ASSIGN_OR_RETURN(progress_.total, BytesToLoad(plan, mtp));
+  const bool ends_here = before != nullptr && before->first >= plan.first && before->last >= plan.last &&
+                         (!mtp || before->ends.mtp != nullptr);
   GYRE_RETURN_IF_ERROR(BeginFetch(request, present, ends_here));
   StageParts parts{.model = options_.model,
                    .model_id = request.plan.model,
@@ -318,6 +324,11 @@ Status StageLoader::LoadStage(const PrepareRequest& request, PreparedStage* prep
     if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForEnds([&] { return Cancelled(epoch); }));
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->queue, Loaded(epoch)));
   }
+  parts.ends.mtp = nullptr;
+  if (mtp) {
+    GYRE_ASSIGN_OR_RETURN(parts.ends.mtp,
+                          LoadDrafter(request, before != nullptr ? &before->ends : nullptr, *prepared->queue));
+  }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->queue, options_.exact, request.plan.wire);
   if (options_.device->room()) {
     // The default of --max-rows; larger steps take more memory when they come.
@@ -332,6 +343,26 @@ Status StageLoader::LoadStage(const PrepareRequest& request, PreparedStage* prep
   return absl::OkStatus();
 }
 
+// The layer for drafts, with pages that begin empty unless the running stage has them: nothing of them has to be
+// right. Its weights are shared with that stage.
+StatusOr<std::shared_ptr<const MtpHead>> StageLoader::LoadDrafter(const PrepareRequest& request, const Ends* before,
+                                                                  Backend& queue) {
+  const Model& model = *options_.model;
+  const PoolSizes size(request, *options_.device);
+  std::shared_ptr<MtpHead> head;
+  if (before != nullptr && before->mtp != nullptr) {
+    const Layer& layer = *before->mtp->layer;
+    if (!request.fresh && layer.pages->Fits(layer.spec, size)) return before->mtp;
+    head = std::make_shared<MtpHead>(*before->mtp);
+  } else {
+    GYRE_ASSIGN_OR_RETURN(head, LoadMtp(model, queue, Loaded(request.plan.epoch)));
+  }
+  std::shared_ptr<Layer> layer = head->layer->Weights();
+  GYRE_ASSIGN_OR_RETURN(layer->pages, PagePool::For(layer->spec, model.spec().dim, size, *options_.device));
+  head->layer = std::move(layer);
+  return head;
+}
+
 Status StageLoader::BeginFetch(const PrepareRequest& request, const Present& present, bool ends_here) {
   if (options_.weights == nullptr) return absl::OkStatus();
   const StagePlan& plan = request.plan.stages[static_cast<size_t>(request.stage)];
@@ -341,6 +372,7 @@ Status StageLoader::BeginFetch(const PrepareRequest& request, const Present& pre
                         .first = plan.first,
                         .last = plan.last,
                         .tied_head = options_.model->spec().tied_head,
+                        .mtp = request.mtp,
                         .ends = !ends_here,
                         .in_use = before != nullptr ? before->range : LayerRange{},
                         .sources = request.weight_sources,

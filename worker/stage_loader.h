@@ -77,10 +77,12 @@ class StageLoader {
   Status TryPrepare(const PrepareRequest& request, PreparedStage* prepared);
   Status CheckRequest(const PrepareRequest& request) const;
   Status LoadStage(const PrepareRequest& request, PreparedStage* prepared);
-  StatusOr<size_t> BytesToLoad(const StagePlan& plan) const;
+  StatusOr<size_t> BytesToLoad(const StagePlan& plan, bool mtp) const;
   Status BeginFetch(const PrepareRequest& request, const Present& present, bool ends_here);
   StatusOr<std::vector<std::shared_ptr<Layer>>> LoadLayers(const PrepareRequest& request, const Present& present,
                                                            Backend& queue);
+  StatusOr<std::shared_ptr<const MtpHead>> LoadDrafter(const PrepareRequest& request, const Ends* before,
+                                                       Backend& queue);
   Status Wire(const PrepareRequest& request, PreparedStage* prepared);
   void DropPrepared();
   std::shared_ptr<const StageParts> TrimKept(const StagePlan& plan);

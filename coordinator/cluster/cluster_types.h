@@ -81,6 +81,7 @@ struct ClusterPolicy {
   ModelSizes sizes;
   int block_size = 16;
   KvType kv_type = KvType::kF16;
+  bool mtp = false;                // the last stage has the model's layer for drafts, in every plan
   int min_workers = 1;             // members that are not local, for the first plan over workers
   std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
   std::string version;             // not empty: members of another version of Gyre are refused (--bit-equal)

@@ -13,6 +13,7 @@ PrepareRequest PendingChange::RequestFor(const std::string& worker, const Plan* 
                          .in_use = whole.value_or(cache.CutTo(num_blocks)),
                          .fresh = BeginsAnew(cache.num_blocks()),
                          .kv_type = policy.kv_type,
+                         .mtp = policy.mtp,
                          .sources = {}};
   if (restore) request.restores = restore->lost.epoch.number;
   if (request.stage < 0 || request.fresh) return request;

@@ -65,7 +65,7 @@ StatusOr<uint64_t> ProductsOf(const Model& model, int layer) {
 
 }  // namespace
 
-StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type) {
+StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type, bool mtp) {
   ModelSizes sizes;
   sizes.counts = counts;
   const ModelSpec& spec = model.spec();
@@ -80,6 +80,12 @@ StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
+  if (mtp) {
+    GYRE_ASSIGN_OR_RETURN(uint64_t drafts, MtpBytes(model));
+    drafts += uint64_t{counts[kPageGroup]} * spec.UnitBytes(*spec.mtp, kv_type, static_cast<uint32_t>(block_size));
+    sizes.last += drafts;
+    sizes.both += drafts;
+  }
   sizes.last_products = static_cast<uint64_t>(model.spec().vocab) * static_cast<uint64_t>(model.spec().dim);
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec* a = layers[i].attention();

@@ -18,7 +18,7 @@ namespace gyre {
 struct ModelSizes {
   std::vector<uint64_t> layers;  // weights
   uint64_t first = 0;            // the embedding
-  uint64_t last = 0;             // the output matrix
+  uint64_t last = 0;             // the output matrix, and the layer for drafts with its pages
   uint64_t both = 0;             // both on one stage: a tied one counts once
   // Multiplications that a row costs on each layer, with the experts that it uses, and in the output matrix. Empty: one
   // for each byte.
@@ -57,7 +57,9 @@ struct ModelSizes {
 };
 
 // The sizes of a model's matrices as they lie in the file, and of the memory of sequences.
-StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type);
+// `mtp`: with the layer for drafts, which the stage of the output matrix has (kFailedPrecondition: the model has none).
+StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type,
+                             bool mtp = false);
 
 struct PlanMember {
   std::string name;

@@ -20,12 +20,13 @@ constexpr double kHopedFor = 0.02;
 
 void DraftDepth::Observe(uint32_t rows, const StepTimes& times) {
   ++steps_;
-  if (rows == 0 || rows > kRows || times.computed <= Duration::zero()) return;
+  const Duration computed = times.computed - times.drafts;  // what these take is weighed for itself
+  if (rows == 0 || rows > kRows || computed <= Duration::zero()) return;
   Cost& cost = costs_[rows];
   if (cost.seen + kRememberedSteps < steps_) cost = {};
   cost.seen = steps_;
-  Learn(&cost.computed, SecondsOf(times.computed));
-  Learn(&cost.slowest, SecondsOf(std::max(times.slowest, times.computed / 64)));
+  Learn(&cost.computed, SecondsOf(computed));
+  Learn(&cost.slowest, SecondsOf(std::max(std::min(times.slowest, computed), computed / 64)));
 }
 
 const DraftDepth::Cost* DraftDepth::Known(size_t rows) const {

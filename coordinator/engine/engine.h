@@ -57,7 +57,8 @@ struct EngineOptions {
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
   Speculation speculation = Speculation::kAuto;
   std::shared_ptr<Drafter> drafter;  // guesses where the text itself does not repeat; may be null
-  uint32_t draft_tokens = 8;         // its guesses in a step at most
+  uint32_t draft_tokens = 8;         // its guesses in a step at most, or those of the layer for drafts
+  bool mtp = false;                  // the last stage has the model's layer for drafts
   uint32_t candidates = 64;          // K of a sampled row where top-k doesn't say
   bool candidates_path = true;       // off: always the full logits
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.

@@ -42,6 +42,7 @@ class Engine::Impl {
         speculator_({.speculation = options_.speculation,
                      .drafter = options_.drafter,
                      .draft_tokens = options_.draft_tokens,
+                     .mtp = options_.mtp,
                      .vocab = options_.vocab,
                      .answered =
                          [this](SeqId seq, uint64_t question, std::vector<TokenId> drafts) {
@@ -145,9 +146,11 @@ class Engine::Impl {
   const SamplingParams& SamplingNow(Sequence& s) const { return SamplingOf(s, s.generated(), guide_.OnlyEnds(s.id)); }
   // The rows whose answers a request wants of its prompt; bytes_each 0: none.
   static RowAnswers AnswersOf(const Request& r, const EngineOptions& options);
+  void AskMtp(Sequence& s, const StepItem& item, SeqRows* rows) const;
   void AskSamples(Sequence& s, const StepItem& item, StepId step, std::vector<RowRequest>* requests);
   void SendFullLogitsRequests();
   void OnFrame(const Frame& frame);
+  void NoteMtp(const LandedStep& landed, const StepAnswer& answer);
   void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
   // Fails a sequence whose step has landed without the answer that it waits for. Null: it has ended.
   void CheckAnswered(Sequence* s);

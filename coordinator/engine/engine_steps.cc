@@ -1,5 +1,6 @@
 // Steps and questions on their way round the ring, and the tokens that result.
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -55,6 +56,25 @@ void Engine::Impl::AskSamples(Sequence& s, const StepItem& item, StepId step, st
   }
 }
 
+// What the last stage's layer for drafts needs of an item's rows. REQUIRES: as AskSamples.
+void Engine::Impl::AskMtp(Sequence& s, const StepItem& item, SeqRows* rows) const {
+  const Speculator::MtpWish wish = speculator_.WishOf(&s, item.samples(), *scheduler_);
+  if (!wish.rows) return;
+  MtpRows& mtp = rows->mtp.emplace();
+  mtp.next = {s.tokens[s.window.IndexAt(item.first_position)]};
+  for (uint32_t i = 0; i < item.count; ++i) {
+    const size_t behind = s.window.IndexAt(item.first_position + i) + 1;
+    mtp.next.push_back(behind < s.tokens.size() ? s.tokens[behind] : MtpRows::kUnknown);
+  }
+  mtp.first = item.count;
+  if (wish.drafts == 0) return;
+  mtp.first = item.goes_on() ? 0 : item.known_end() - item.first_position - 1;
+  mtp.most = wish.drafts;
+  std::vector<BlockId>& pages = rows->blocks[kPageGroup];
+  const std::vector<BlockId> behind = scheduler_->BlocksBehind(item.seq, pages.size());
+  pages.insert(pages.end(), behind.begin(), behind.end());
+}
+
 Status Engine::Impl::SendStep(const StepPlan& plan) {
   batch_.seqs.clear();
   ids_.clear();
@@ -81,6 +101,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
       s->tokens.insert(s->tokens.end(), undecided.begin(), undecided.end());
     }
     AskRows(*s, item, plan.step, &rows.requests);
+    AskMtp(*s, item, &rows);
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
     s->tokens.resize(known);
@@ -111,7 +132,10 @@ void Engine::Impl::OnFrame(const Frame& frame) {
       if (!answer.ok()) return Break(Annotate(answer.status(), "an answer of the last stage"));
       const auto us = [](uint32_t n) { return Duration(std::chrono::microseconds(n)); };
       return OnStepLanded(h.step, *answer,
-                          {.computed = us(h.computed_us), .slowest = us(h.slowest_us), .queued = h.queued});
+                          {.computed = us(h.computed_us),
+                           .slowest = us(h.slowest_us),
+                           .drafts = us(answer->drafts_us),
+                           .queued = h.queued});
     }
     case FrameKind::kStepError: {
       StatusOr<StepError> error = DecodeStepError(frame.payload);
@@ -128,9 +152,20 @@ void Engine::Impl::OnFrame(const Frame& frame) {
   }
 }
 
+// Learns how long a draft of the last stage takes, from steps without rows of prompts, which go through its layer, too.
+void Engine::Impl::NoteMtp(const LandedStep& landed, const StepAnswer& answer) {
+  for (const StepItem& item : landed.valid) {
+    if (item.known_end() > item.first_position + 1) return;
+  }
+  size_t made = 0;
+  for (const RowAnswer& row : answer.rows) made = std::max(made, row.drafts.size());
+  if (made > 1) speculator_.NoteMtp(std::chrono::microseconds(answer.drafts_us), made - 1);
+}
+
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times) {
   Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
   const LandedStep landed = scheduler_->Land(step, true, Now(), times);
+  NoteMtp(landed, answer);
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
@@ -176,6 +211,7 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
 void Engine::Impl::OnSampledRow(Sequence& s, const RowAnswer& answer) {
   const Request& r = s.request;
   if (r.max_new_tokens == 0 || ContextIsFull(s)) return Finish(s, FinishReason::kLength);
+  if (s.drafts) s.drafts->Expect(answer.drafts);
   if (r.logprobs) {
     StatusOr<RowLogprobs> logprobs = RowLogprobs::Read(answer, *r.logprobs, options_.vocab);
     if (!logprobs.ok()) return Fail(s, logprobs.status());

@@ -443,8 +443,14 @@ bool Scheduler::MayGoOn(SeqId id) const {
   return s != nullptr && rep_->MayGoOn(*s) && s->proposed.tokens.empty();
 }
 
-DraftsWanted Scheduler::DraftsAhead(double chance, size_t most, Duration each) const {
-  const bool several = rep_->pace.most_in_flight() > 1 && !rep_->cache.has_state();
+std::vector<BlockId> Scheduler::BlocksBehind(SeqId id, size_t held) const {
+  const ScheduledSequence* s = rep_->queue.Find(id);
+  if (s == nullptr || !s->running() || s->kv.blocks.size() <= held) return {};
+  return {s->kv.blocks.begin() + static_cast<std::ptrdiff_t>(held), s->kv.blocks.end()};
+}
+
+DraftsWanted Scheduler::DraftsAhead(double chance, size_t most, Duration each, bool may_go_on) const {
+  const bool several = may_go_on && rep_->pace.most_in_flight() > 1 && !rep_->cache.has_state();
   if (rep_->options.takes_all_drafts) return {.count = most, .goes_on = several};
   return rep_->pace.DraftsAhead(std::max(rep_->queue.Decoding(), 1u), chance, most, each, several);
 }

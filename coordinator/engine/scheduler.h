@@ -61,8 +61,10 @@ class Scheduler {
   void AwaitDrafts(SeqId seq);
   void DraftsCame(SeqId seq);
   // How many drafts to look for, at most `most`, where each is drawn by this chance after those before it, and takes so
-  // long to find; for all sequences that decode.
-  DraftsWanted DraftsAhead(double chance, size_t most, Duration each) const;
+  // long to find; for all sequences that decode. `may_go_on`: more may follow while they are in flight.
+  DraftsWanted DraftsAhead(double chance, size_t most, Duration each, bool may_go_on = true) const;
+  // The pages that the sequence holds behind its first `held` ones. Rows of drafts will be written there.
+  std::vector<BlockId> BlocksBehind(SeqId seq, size_t held) const;
   // Whether a step would take drafts of this sequence now, as far as that does not depend on their chances.
   bool MayDraft(SeqId seq) const;
   // Whether the token is the one whose row was launched behind the row that is owed a token.

@@ -25,6 +25,10 @@ RequestDrafts::RequestDrafts(std::span<const TokenId> prompt, std::span<const To
 
 void RequestDrafts::Drawn(TokenId token) {
   ngrams_.Add(token);
+  if (!mtp_.empty() && mtp_.front() == token)
+    mtp_.erase(mtp_.begin());
+  else
+    mtp_.clear();
   if (guesses_.empty()) return;
   const Guess guess = guesses_.front();
   const bool came_true = guess.token == token;
@@ -55,13 +59,13 @@ Drafts RequestDrafts::Propose(const SpeculationSettings& settings, size_t most, 
   return Cut(settings, most, ahead.size());
 }
 
-Drafts RequestDrafts::Take(const std::vector<TokenId>& guesses, const SpeculationSettings& settings, size_t most,
-                           std::span<const TokenId> ahead) {
+Drafts RequestDrafts::Take(size_t drafter, const std::vector<TokenId>& guesses, const SpeculationSettings& settings,
+                           size_t most, std::span<const TokenId> ahead) {
   // An empty answer counts as a wrong guess, so that the drafter is asked less.
-  if (guesses.empty()) chances_.Note(DraftChances::kDrafter, false, kWeight);
+  if (guesses.empty()) chances_.Note(drafter, false, kWeight);
   if (guesses_.size() < ahead.size()) return {};
   guesses_.resize(ahead.size());
-  for (const TokenId token : guesses) guesses_.push_back({token, DraftChances::kDrafter});
+  for (const TokenId token : guesses) guesses_.push_back({token, drafter});
   return Cut(settings, most, ahead.size());
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -18,9 +19,13 @@
 
 namespace gyre {
 
-// The drafters that are used. kAuto: all that there are.
-enum class Speculation : uint8_t { kAuto, kOff, kNgram };
-inline constexpr std::array<std::string_view, 3> kSpeculationNames = {"auto", "off", "ngram"};
+// The drafters that are used. kAuto: all that there are; the others one each.
+enum class Speculation : uint8_t { kAuto, kOff, kNgram, kDraft, kMtp };
+inline constexpr std::array<std::string_view, 5> kSpeculationNames = {"auto", "off", "ngram", "draft", "mtp"};
+// Whether a setting uses this drafter.
+constexpr bool Uses(Speculation setting, Speculation drafter) {
+  return setting == drafter || setting == Speculation::kAuto;
+}
 constexpr std::optional<Speculation> ParseSpeculation(std::string_view name) {
   return ValueOfName<Speculation>(kSpeculationNames, name);
 }
@@ -37,7 +42,8 @@ inline constexpr uint32_t kMostDrafts = 64;
 // How often drafts came true, by where they are from: a match of some length in the text, or a drafter.
 class DraftChances {
  public:
-  static constexpr size_t kDrafter = 0;  // in place of the match's length
+  // In place of the match's length: a draft model, and the model's layer for drafts.
+  static constexpr size_t kDrafter = 0, kMtp = SIZE_MAX;
   double Of(size_t match) const { return rates_[Level(match)]; }
   // `weight`: of this draft, against all before.
   void Note(size_t match, bool came_true, double weight) {
@@ -46,11 +52,11 @@ class DraftChances {
   }
 
  private:
-  static constexpr std::array<size_t, 6> kLevels = {0, 1, 4, 6, 10, 20};
+  static constexpr std::array<size_t, 7> kLevels = {0, 1, 4, 6, 10, 20, kMtp};
   static size_t Level(size_t match) {
     return static_cast<size_t>(std::upper_bound(kLevels.begin(), kLevels.end(), match) - kLevels.begin()) - 1;
   }
-  std::array<double, kLevels.size()> rates_ = {0.7, 0.4, 0.5, 0.6, 0.7, 0.8};
+  std::array<double, kLevels.size()> rates_ = {0.7, 0.4, 0.5, 0.6, 0.7, 0.8, 0.7};
 };
 
 // Not thread-safe. It is made on the thread that submits; then the engine's loop owns it.
@@ -68,15 +74,21 @@ class RequestDrafts {
   void Drawn(TokenId token);
   // Drafts for what follows, from the text itself. `ahead`: drafts that are in flight, behind which they go.
   Drafts Propose(const SpeculationSettings& settings, size_t most, std::span<const TokenId> ahead = {});
-  // Drafts that a drafter guessed.
-  Drafts Take(const std::vector<TokenId>& guesses, const SpeculationSettings& settings, size_t most,
+  // Drafts that a drafter guessed: kDrafter or kMtp of DraftChances.
+  Drafts Take(size_t drafter, const std::vector<TokenId>& guesses, const SpeculationSettings& settings, size_t most,
               std::span<const TokenId> ahead = {});
   // The chance of a drafter's guess, given that those before it came true.
   double drafter_chance() const { return chances_.Of(DraftChances::kDrafter); }
+  double mtp_chance() const { return chances_.Of(DraftChances::kMtp); }
+  // What the last stage guesses of the token that is drawn next and of those behind it.
+  void Expect(std::vector<TokenId> mtp) { mtp_ = std::move(mtp); }
+  // What is left of that, as all before it was drawn.
+  std::vector<TokenId> TakeGuesses() { return std::exchange(mtp_, {}); }
   // The chance that the first `n` drafts come true.
   double ChanceOfFirst(size_t n) const;
   // A drafter is asked now and then even where its guesses do not pay, as that may change.
   bool TriesDrafter() { return ++untried_ % kTryEvery == 0; }
+  bool TriesMtp() { return ++untried_mtp_ % kTryEvery == 0; }
 
   size_t told = 0;  // tokens that a drafter knows
   // The last question to the drafter: about the first `known` tokens of the text and the `assumed` ones behind them.
@@ -98,7 +110,8 @@ class RequestDrafts {
 
   NgramDrafter ngrams_;
   std::deque<Guess> guesses_;  // of the tokens that follow the text, whether they were sent or not
-  uint32_t untried_ = 0;
+  std::vector<TokenId> mtp_;
+  uint32_t untried_ = 0, untried_mtp_ = 0;
   DraftChances chances_;
   DraftChances* all_ = nullptr;
 };

@@ -1,7 +1,10 @@
 #include "coordinator/engine/speculator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include "coordinator/engine/learned_time.h"
 
 namespace gyre {
 namespace {
@@ -28,9 +31,45 @@ void Speculator::Speculate(Sequence* s, Scheduler* scheduler) const {
   if (!s->drafts || s->generated() + 1 >= s->request.max_new_tokens) return;
   if (scheduler->AllLaunched(s->id)) return GoOn(s, scheduler);
   const size_t most = MostBehind(*s, 0);
-  Drafts drafts = s->drafts->Propose(s->request.speculation, most);
-  if (!AskDrafter(s, drafts.chances.empty() ? 0 : drafts.chances.front(), most, scheduler))
-    Propose(s, std::move(drafts), scheduler);
+  Drafts drafts = OwnDrafts(s, most);
+  const double own_chance = drafts.chances.empty() ? 0 : drafts.chances.front();
+  if (ProposeMtp(s, own_chance, most, scheduler)) return;
+  if (!AskDrafter(s, own_chance, most, scheduler)) Propose(s, std::move(drafts), scheduler);
+}
+
+// Drafts from the text itself.
+Drafts Speculator::OwnDrafts(Sequence* s, size_t most, std::span<const TokenId> ahead) const {
+  if (!Uses(options_.speculation, Speculation::kNgram)) return {};
+  return s->drafts->Propose(s->request.speculation, most, ahead);
+}
+
+Speculator::MtpWish Speculator::WishOf(Sequence* s, bool samples, const Scheduler& scheduler) const {
+  if (!options_.mtp || !s->drafts || !Uses(options_.speculation, Speculation::kMtp)) return {};
+  // Rows of a prompt go through the layer, too: what follows reads their keys and values.
+  if (!samples) return {.rows = s->drafts->mtp_chance() >= DraftDepth::kLeastBehind};
+  if (!scheduler.MayDraft(s->id)) return {};
+  constexpr size_t kUntimed = 2;  // drafts, before it is known how long one takes
+  const size_t most = std::min({MostBehind(*s, 0), size_t{s->request.speculation.n_max}, size_t{options_.draft_tokens},
+                                mtp_each_ > 0 ? size_t{kMaxMtpDrafts} : kUntimed});
+  if (most == 0) return {};
+  const auto each = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(mtp_each_));
+  size_t count = scheduler.DraftsAhead(s->drafts->mtp_chance(), most, each, false).count;
+  if (count == 0 && (s->generated() == 0 || s->drafts->TriesMtp())) count = 1;
+  return {.rows = count > 0, .drafts = static_cast<uint32_t>(count)};
+}
+
+void Speculator::NoteMtp(Duration took, size_t made) {
+  if (made > 0) Learn(&mtp_each_, SecondsOf(took) / static_cast<double>(made));
+}
+
+// Proposes what the last stage guessed, where nothing else is likelier. False: it guessed nothing, or wrongly.
+bool Speculator::ProposeMtp(Sequence* s, double own_chance, size_t most, Scheduler* scheduler) const {
+  const std::vector<TokenId> guesses = s->drafts->TakeGuesses();
+  const double chance = s->drafts->mtp_chance();
+  if (guesses.empty() || own_chance > chance) return false;
+  if (UsesDrafter(*s, *scheduler) && s->drafts->drafter_chance() > chance) return false;
+  Propose(s, s->drafts->Take(DraftChances::kMtp, guesses, s->request.speculation, most), scheduler);
+  return true;
 }
 
 void Speculator::GoOn(Sequence* s, Scheduler* scheduler) const {
@@ -39,13 +78,13 @@ void Speculator::GoOn(Sequence* s, Scheduler* scheduler) const {
   const std::vector<TokenId> ahead = scheduler->Undecided(s->id);
   const size_t most = MostBehind(*s, ahead.size());
   if (most == 0) return;
-  Drafts drafts = s->drafts->Propose(s->request.speculation, most, ahead);
+  Drafts drafts = OwnDrafts(s, most, ahead);
   if (!AskBehind(s, drafts.chances.empty() ? 0 : drafts.chances.front(), most, ahead, *scheduler))
     Propose(s, std::move(drafts), scheduler);
 }
 
 bool Speculator::UsesDrafter(const Sequence& s, const Scheduler& scheduler) const {
-  return options_.drafter != nullptr && options_.speculation != Speculation::kNgram && !guide_.Awaits(s.id) &&
+  return options_.drafter != nullptr && Uses(options_.speculation, Speculation::kDraft) && !guide_.Awaits(s.id) &&
          scheduler.MayDraft(s.id);
 }
 
@@ -117,7 +156,7 @@ void Speculator::Take(Sequence* s, uint64_t number, std::vector<TokenId> drafts,
   // Where all of them came too late, the next ones are asked for.
   if (guessed.empty() && !none) return GoOn(s, scheduler);
   const size_t most = MostBehind(*s, ahead.size());
-  Propose(s, s->drafts->Take(guessed, s->request.speculation, most, ahead), scheduler);
+  Propose(s, s->drafts->Take(DraftChances::kDrafter, guessed, s->request.speculation, most, ahead), scheduler);
 }
 
 void Speculator::Propose(Sequence* s, Drafts drafts, Scheduler* scheduler) const {

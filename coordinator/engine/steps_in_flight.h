@@ -13,6 +13,7 @@ namespace gyre {
 struct StepTimes {
   Duration computed{};  // by all stages; 0: unknown
   Duration slowest{};   // by the one that took longest
+  Duration drafts{};    // of that of the last one: for drafts that come with the answers
   bool queued = true;   // a stage was not free when it came
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/step_codec.h"
@@ -20,8 +21,9 @@ class OneStage {
   // `head`: with the output head; a step that needs logits without one crashes.
   OneStage(std::shared_ptr<const Model> model, Isa isa, bool head = true, KvType kv = KvType::kF16)
       : OneStage(std::move(model), TestDevice(isa, 2), head, kv) {}
+  // `mtp`: with the model's layer for drafts. `exact`: f32 activations.
   OneStage(std::shared_ptr<const Model> model, std::shared_ptr<Device> device, bool head = true,
-           KvType kv = KvType::kF16)
+           KvType kv = KvType::kF16, bool mtp = false, bool exact = false)
       : device_(std::move(device)), backend_(device_->NewBackend()) {
     StageParts parts{
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
@@ -34,8 +36,16 @@ class OneStage {
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
     if (!head) parts.ends.output = nullptr;
+    if (mtp) {
+      const std::shared_ptr<MtpHead> drafts = *LoadMtp(*model, *backend_, [](size_t) {});
+      const std::shared_ptr<Layer> layer = drafts->layer->Weights();
+      const PoolSizes sizes({.block_size = kPageSize, .memory = {.units = {kPages, 0, 0}}, .kv_type = kv});
+      layer->pages = *PagePool::For(layer->spec, model->spec().dim, sizes, *device_);
+      drafts->layer = layer;
+      parts.ends.mtp = drafts;
+    }
     groups_ = static_cast<size_t>(model->spec().kv_groups);
-    stage_ = std::make_unique<Stage>(std::move(parts), *backend_, false, WireType::kF32);
+    stage_ = std::make_unique<Stage>(std::move(parts), *backend_, exact, WireType::kF32);
   }
 
   // Rows [first, first + ids.size()) of a sequence.
@@ -47,6 +57,7 @@ class OneStage {
     std::vector<RowRequest> requests;
     SlotTable slots = {};  // with recurrent state; its own slot is the sequence's number where none is said
     uint32_t incarnation = 0;
+    std::optional<MtpRows> mtp = {};
   };
   // [requested row][vocab]
   std::vector<std::vector<float>> Run(const std::vector<Part>& step) {
@@ -72,7 +83,8 @@ class OneStage {
                             .first_position = p.first,
                             .row_count = static_cast<uint32_t>(p.ids.size()),
                             .blocks = {table},
-                            .requests = p.requests});
+                            .requests = p.requests,
+                            .mtp = p.mtp});
       SlotTable slots = p.slots;
       if (slots.slot == kNoBlock) slots.slot = static_cast<BlockId>(p.seq);
       auto& tables = batch.seqs.back().blocks;

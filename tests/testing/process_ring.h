@@ -279,7 +279,9 @@ inline RuntimeOptions OneProcess(const std::string& model) {
 
 // The texts of Clients in such a process.
 inline std::vector<std::vector<TokenId>> TextsOfOneProcess(const std::string& model, int vocab, uint32_t tokens) {
-  auto alone = Runtime::Open(OneProcess(model));
+  RuntimeOptions options = OneProcess(model);
+  options.speculation = "off";
+  auto alone = Runtime::Open(options);
   EXPECT_TRUE(alone.ok()) << alone.status();
   std::vector<std::vector<TokenId>> out;
   for (int i = 0; alone.ok() && i < Clients::kTexts; ++i)
