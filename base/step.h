@@ -152,8 +152,8 @@ struct RowAnswer {
   RowMode mode = RowMode::kArgmax;
   std::vector<TokenLogit> biased;  // raw logits of the biased (or target) ids, rising id. Masked ids included
   std::vector<TokenLogit> top;     // kArgmax: one; kTopK: up to K others, logit falling then id rising
-  double log_sum_exp = 0;          // of the unmasked others, K included, at temperature 1 (kTargets: of all ids)
-  double log_sum_exp_t = 0;        // the same of logit / temperature; 0 where no temperature was asked
+  double log_sum_exp = 0;          // kTargets: of all ids, at temperature 1
+  double log_sum_exp_t = 0;        // of logit / temperature of the unmasked others, K included, where it was asked
   std::vector<float> values;       // kFullLogits: [vocab]; kHidden: [dim]
   // Where log-probabilities were asked for: the best of all ids, logit falling then id rising, and the log-sum-exp of
   // all ids at temperature 1.

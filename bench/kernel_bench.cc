@@ -12,6 +12,11 @@
 // shape of a 1B Llama (16 layers, 32 query heads, 8 key-value heads, 64 elements), next to the memory bandwidth.
 //
 //   kernel_bench --depths 1024,8192 [--rows 256] [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
+//
+// With --vocab instead: what choosing tokens costs for --rows rows of logits, next to the product that makes these
+// logits, with a Q8_0 matrix of --k inputs. Logits are normal numbers with a deviation of 3.
+//
+//   kernel_bench --vocab 151936 [--rows 64] [--k 896] [--isa LEVEL] [--threads N] [--runs N]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,6 +34,7 @@
 #include "base/aligned.h"
 #include "base/cpus.h"
 #include "base/status.h"
+#include "coordinator/engine/sampler.h"
 #include "fmt/core.h"
 #include "kernels/ops.h"
 #include "limits/machine_limits.h"
@@ -45,6 +51,7 @@ struct Flags {
   std::string isa;
   int threads = DefaultThreads();
   size_t n = 2048, k = 2048;
+  size_t vocab = 0;
   std::vector<uint32_t> depths;
   std::vector<std::string> kv_types = {"f16"};
   int runs = 7;
@@ -213,6 +220,79 @@ int Table(const Flags& flags, const std::vector<Isa>& levels, const std::vector<
   return 0;
 }
 
+// Each line has the time for all rows; the coordinator's part runs on one thread.
+int Choosing(const Flags& flags, const std::vector<Isa>& levels) {
+  const size_t vocab = flags.vocab;
+  const std::vector<std::byte> bytes = RandomWeights(DType::kQ8_0, vocab, flags.k);
+  const WeightView view{.type = DType::kQ8_0, .n = vocab, .k = flags.k, .data = bytes.data()};
+  fmt::print("{:12} {:>5} {:36} {:>9} {:>9} {:>15}\n", "isa", "rows", "what", "ms", "best", "of the product");
+  for (const Isa isa : levels) {
+    auto backend = MakeBackend(isa, flags.threads);
+    const auto head = backend->Pack(view);
+    for (const size_t rows : flags.rows) {
+      AlignedVector<float> x(rows * flags.k), out(rows * vocab), logits(rows * vocab);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal(0, 3);
+      for (float& v : logits) v = normal(random);
+      double product = 0;
+      const auto line = [&](const char* what, const auto& f) {
+        std::vector<double> seconds;
+        for (int run = 0; run < flags.runs; ++run) seconds.push_back(Time(f));
+        const double least = *std::min_element(seconds.begin(), seconds.end());
+        if (product == 0) product = least;
+        fmt::print("{:12} {:5} {:36} {:9.3f} {:9.3f} {:14.1f}%\n", IsaName(isa), rows, what,
+                   bench::Median(seconds) * 1e3, least * 1e3, 100 * least / product);
+        std::fflush(stdout);
+      };
+      line("the product", [&] { backend->MatMul(x.data(), rows, *head, out.data(), Arithmetic::kDecode); });
+      constexpr uint32_t kMost = 64;
+      std::vector<TokenId> ids(rows * kMost);
+      std::vector<float> best(rows * kMost);
+      std::vector<double> sums(rows);
+      const auto top = [&](uint32_t k) {
+        std::vector<TopKRow> of;
+        for (size_t r = 0; r < rows; ++r) {
+          of.push_back({.logits = &logits[r * vocab],
+                        .k = k,
+                        .skip = {},
+                        .mask = {},
+                        .ids = &ids[r * kMost],
+                        .best = &best[r * kMost]});
+        }
+        backend->TopK(of, vocab);
+        backend->Finish();
+      };
+      line("the best id", [&] { top(1); });
+      line("the best 40", [&] { top(40); });
+      line("the log-sum-exp at one temperature", [&] {
+        std::vector<LogSumExpRow> of;
+        for (size_t r = 0; r < rows; ++r) {
+          of.push_back(
+              {.logits = &logits[r * vocab], .inv_temperature = 1.25, .skip = {}, .mask = {}, .out = &sums[r]});
+        }
+        backend->LogSumExp(of, vocab);
+        backend->Finish();
+      });
+      top(40);
+      const SamplingParams params;  // as `gyre run` has them: temperature 0.8, the best 40, top-p, min-p
+      const RowRequest request = MakeRowRequest(params, {}, {}, kMost);
+      std::vector<RowAnswer> answers(rows);
+      for (size_t r = 0; r < rows; ++r) {
+        answers[r].mode = request.mode;
+        for (size_t i = 0; i < 40; ++i)
+          answers[r].top.push_back({.id = ids[r * kMost + i], .logit = best[r * kMost + i]});
+      }
+      line("filters and draw (coordinator)", [&] {
+        for (const RowAnswer& answer : answers) {
+          if (!SampleCandidates(params, {}, request, answer, static_cast<int>(vocab), 0).ok()) std::abort();
+        }
+      });
+    }
+  }
+  return 0;
+}
+
 int Main(const Flags& flags) {
   std::vector<Isa> levels;
   for (Isa isa : BuiltIsas()) {
@@ -224,6 +304,7 @@ int Main(const Flags& flags) {
     return 1;
   }
   if (!flags.depths.empty()) return Attention(flags, levels);
+  if (flags.vocab > 0) return Choosing(flags, levels);
   constexpr std::string_view kAll = "all";
   if (flags.types[0] == kAll) {
     std::vector<DType> types;
@@ -322,14 +403,18 @@ int main(int argc, char** argv) {
   app.add_option("--isa", flags.isa, "one instruction set instead of all that this processor has");
   app.add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
   app.add_option("--n", flags.n, "outputs")->check(CLI::PositiveNumber);
-  app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
+  auto* k = app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
   app.add_flag("--json", flags.json);
   app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24));
+  app.add_option("--vocab", flags.vocab, "choosing tokens among so many ids instead of products")
+      ->check(CLI::PositiveNumber);
   app.add_option("--kv-types", flags.kv_types, "of the KV cache")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   if (!flags.depths.empty() && rows->count() == 0) flags.rows = {1};
+  if (flags.vocab > 0 && rows->count() == 0) flags.rows = {64};
+  if (flags.vocab > 0 && k->count() == 0) flags.k = 896;
   return gyre::Main(flags);
 }

@@ -20,15 +20,15 @@ void SayAtTheEnd(const char* text) {
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// Whether a thread's stack, or a large allocation, can't be had any more.
-bool NoRoom() {
-  constexpr size_t kBytes = size_t{64} << 20;
-  void* const room =
-      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) return true;
-  ::munmap(room, kBytes);
-  return false;
+bool CanMap(size_t bytes) {
+  void* const room = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return false;
+  ::munmap(room, bytes);
+  return true;
 }
+
+// Whether a thread's stack, or a large allocation, can't be had any more.
+bool NoRoom() { return !CanMap(size_t{64} << 20); }
 
 [[noreturn]] void EndWithoutRoom() {
   SayAtTheEnd("gyre: stopped, as no memory or no thread is left for it (see `ulimit -v` and `ulimit -u`)\n");
@@ -66,6 +66,8 @@ void OnBusError(int, siginfo_t* info, void*) {
 }  // namespace
 
 void InstallLastWords() {
+  // The initializers of the libraries end the process in words of their own where they get less.
+  if (!CanMap(size_t{1} << 20)) EndWithoutRoom();
   std::set_terminate(OnTerminate);
   std::signal(SIGABRT, OnAbort);
   struct sigaction bus {};

@@ -4,7 +4,8 @@
 namespace gyre {
 
 // From now on the process says why it ends, and exits with code 1, where no memory or thread is left for something that
-// can't be refused, and where a file that it had mapped became shorter. Other aborts stay as they are.
+// can't be refused, and where a file that it had mapped became shorter. Other aborts stay as they are. May be called
+// before the initializers of the libraries run.
 void InstallLastWords();
 
 }  // namespace gyre

@@ -126,8 +126,10 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gyre
 
+// Before the initializers of the libraries, whose exceptions nobody catches.
+__attribute__((section(".preinit_array"), used)) void (*const install_last_words)() = gyre::InstallLastWords;
+
 int main(int argc, char** argv) {
-  gyre::InstallLastWords();
   // A file that grows beyond `ulimit -f` is an error of the write, with a sentence, and no end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   // This comes before anything is read, as it may start the program anew, and a --config may be a pipe.

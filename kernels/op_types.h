@@ -62,7 +62,7 @@ struct StateScanParams {
   const float* skip = nullptr;  // [value_heads]: skip * v is added to the result; null: nothing
   float scale = 1;              // of the result
   size_t state_at = 0;          // floats from StateRun::state to [value_heads][key_dim][value_dim]
-  size_t Decays() const { return channel_decay ? key_dim : 1; }  // of a head
+  constexpr size_t Decays() const { return channel_decay ? key_dim : 1; }  // of a head
 };
 struct StateScanRows {
   const float *q, *k, *v;  // [rows][key_heads][key_dim], twice, and [rows][value_heads][value_dim]

@@ -22,7 +22,7 @@
 namespace gyre {
 
 // Both ends must have exactly this version.
-inline constexpr uint32_t kControlProtocol = 6;
+inline constexpr uint32_t kControlProtocol = 7;
 // The words with which a coordinator ends a worker's stream when its process ends.
 inline constexpr char kCoordinatorStops[] = "the coordinator stops";
 

@@ -67,14 +67,27 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(sdk PROPERTIES LABELS "engine;process" TIMEOUT 300 SKIP_RETURN_CODE 77)
 endif()
 
-# Processes under limits of their address space. With 40 limits instead of five it takes minutes.
+# Processes under limits of their address space and of their threads, and with a model in huge pages. With 40 limits
+# instead of five it takes minutes.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
   set(limits ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/limits/run $<TARGET_FILE:gyre> $<TARGET_FILE:gyre_shared>
              ${PROJECT_SOURCE_DIR}/models/demo.gguf)
   add_test(NAME process_limits COMMAND ${limits} --limits 5)
-  set_tests_properties(process_limits PROPERTIES LABELS "engine;process" TIMEOUT 600)
+  add_test(NAME process_limits_of_threads COMMAND ${limits} --of threads --limits 5)
+  set_tests_properties(process_limits process_limits_of_threads PROPERTIES LABELS "engine;process" TIMEOUT 600)
   add_test(NAME process_limits_40 COMMAND ${limits})
-  set_tests_properties(process_limits_40 PROPERTIES LABELS slow TIMEOUT 1200)
+  add_test(NAME process_limits_of_threads_40 COMMAND ${limits} --of threads)
+  add_test(NAME process_limits_with_huge_pages_40 COMMAND ${limits} --large)
+  set_tests_properties(process_limits_40 process_limits_of_threads_40 process_limits_with_huge_pages_40
+                       PROPERTIES LABELS slow TIMEOUT 1200)
+endif()
+
+# What it needs it says in a sentence, wherever it is missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
+  add_test(NAME parity_says_what_it_needs COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/parity
+                                                  --gyre $<TARGET_FILE:gyre> ./nowhere)
+  set_tests_properties(parity_says_what_it_needs PROPERTIES LABELS "engine;process" TIMEOUT 120 PASS_REGULAR_EXPRESSION
+                       "parity: (No module named '[a-z]+', so nothing is compared|./nowhere: no such folder)")
 endif()
 
 # The demo model by what it was never trained on, in one process and through three workers.

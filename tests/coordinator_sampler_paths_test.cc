@@ -265,6 +265,11 @@ TEST(SamplerRequest, ModeBiasedAndTemperature) {
   EXPECT_EQ(MakeRowRequest(params, history, {}).temperature, 0);  // min-p needs the best only
   params.min_p = 0;
   EXPECT_EQ(MakeRowRequest(params, history, {}).temperature, 0.5f);
+  params.temperature = 1;
+  EXPECT_EQ(MakeRowRequest(params, history, {}).temperature, 1);
+  params.top_k = 40;
+  EXPECT_EQ(MakeRowRequest(params, history, {}).temperature, 0);
+  params.top_k = 0;
   EXPECT_EQ(MakeRowRequest(params, history, {}, 5000).k, kMaxTopK);
   EXPECT_EQ(MakeRowRequest(params, history, {}, 0).k, 1u);
 }

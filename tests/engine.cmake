@@ -5,6 +5,7 @@ if(GYRE_TESTS)
           runtime_kv_choice_test engine_speculation_test engine_mtp_test engine_prompts_test engine_score_test engine_reattach_test engine_window_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc testing/isa_environment.cc testing/emulated_isa.cc)
+  add_dependencies(other_tests engine_tests)  # with other instruction sets, and on a far device
   gyre_tests(golden_tests "engine;openmp"
     FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test model_hf_tokenizer_test
           model_hf_values_test worker_golden_state_test worker_golden_quantized_test worker_golden_test

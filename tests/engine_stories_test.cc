@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -10,6 +11,7 @@
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
+#include "tests/testing/weights_fixture.h"
 
 namespace gyre {
 namespace {
@@ -100,26 +102,74 @@ TEST_F(StoriesTest, Int8FileGivesTheSameTextOnAnyNumberOfStages) {
   // The group of this file, 8, is no divisor of the 172 elements of a hidden row. llama2.c leaves out the last 4 of
   // them and takes the scales of other groups for every second row, so its text is another one after a while.
   EXPECT_EQ(first.substr(0, 127), known.substr(0, 127));
-  // Behind each beginning of its text, the next token is one of the best here, too.
-  auto ring = Open(Options("stories260K-q8.bin", 1));
+}
+
+// The same model in groups of 4, which divide all rows, with the weights that llama2.c computes with when it reads a
+// version 2 file of groups of 8: without the elements of a row behind its last whole group, and with the scale of the
+// group that a row's 8 elements begin in.
+std::string AsLlama2cReadsIt(const std::string& file) {
+  constexpr size_t kHeader = 256, kGroup = 8, kHalf = 4;
+  int32_t c[7];  // dim, hidden, layers, heads, key-value heads, vocabulary, context
+  std::memcpy(c, file.data() + 8, sizeof c);
+  const auto dim = static_cast<size_t>(c[0]), hidden = static_cast<size_t>(c[1]), layers = static_cast<size_t>(c[2]),
+             vocab = static_cast<size_t>(c[5]), kv = dim / static_cast<size_t>(c[3]) * static_cast<size_t>(c[4]);
+  size_t at = kHeader + 4 * (2 * layers * dim + dim);
+  std::string out = file.substr(0, at);
+  const int32_t half = kHalf;
+  std::memcpy(&out[37], &half, sizeof half);
+  const auto matrices = [&](size_t count, size_t n, size_t k) {
+    for (; count > 0; --count) {
+      std::string codes = file.substr(at, n * k), scales;
+      at += n * k;
+      for (size_t i = 0; i < n; ++i) {
+        for (size_t e = 0; e < k; e += kHalf) {
+          if (e + kHalf > k / kGroup * kGroup)
+            std::fill_n(codes.begin() + static_cast<ptrdiff_t>(i * k + e), kHalf, '\0');
+          scales += file.substr(at + (i * k + e / kGroup * kGroup) / kGroup * sizeof(float), sizeof(float));
+        }
+      }
+      at += n * k / kGroup * sizeof(float);
+      out += codes + scales;
+    }
+  };
+  matrices(1, vocab, dim);
+  for (const size_t n : {dim, kv, kv, dim, hidden}) matrices(layers, n, dim);
+  matrices(layers, dim, hidden);
+  matrices(layers, hidden, dim);
+  EXPECT_EQ(at, file.size());
+  return out;
+}
+
+// llama2.c rounds activations in the file's groups, Gyre in blocks of 32. Either changes logits by as little as another
+// order of additions does: compiled with other options llama2.c itself writes other texts than its known one, from byte
+// 220, 407 or 215 on. So each of the known text's 256 tokens is compared behind the ones before it.
+TEST_F(StoriesTest, Llama2cChoosesEachTokenOfItsInt8Text) {
+  const std::string known = Slurp(dir_ + "/stories260K-q8.greedy.txt");
+  const testing::TempFolder folder;
+  const std::string path = folder.path() + "/q8.bin";
+  std::ofstream(path, std::ios::binary) << AsLlama2cReadsIt(Slurp(dir_ + "/stories260K-q8.bin"));
+  RuntimeOptions options = Options("", 1);
+  options.model = path;
+  options.open.tokenizer_path = dir_ + "/tok512.bin";
+  auto ring = Open(options);
   ASSERT_NE(ring, nullptr);
   const Tokenizer& tokenizer = *ring->model().tokenizer();
   Request rows;
   rows.prompt = tokenizer.Encode(known.substr(0, known.size() - 1), {.add_special = true});
-  ASSERT_GT(rows.prompt.size(), 200u);
+  ASSERT_EQ(rows.prompt.size(), 257u);
   const std::vector<TokenId> prompt = rows.prompt;
   rows.prompt_logits = true;
   const Outcome scored = RunOne(ring->engine(), std::move(rows));
   ASSERT_EQ(scored.logits.size(), prompt.size()) << scored.status;
-  size_t best = 0;
+  size_t others = 0;
   for (size_t i = 0; i + 1 < prompt.size(); ++i) {
     const std::vector<float>& logits = scored.logits[i];
     const float most = *std::max_element(logits.begin(), logits.end()),
                 its = logits[static_cast<size_t>(prompt[i + 1])];
-    best += its == most;
-    EXPECT_LT(most - its, 2.5f) << "token " << i + 1;
+    others += its != most;
+    EXPECT_LT(most - its, 0.1f) << "token " << i + 1;
   }
-  EXPECT_GT(best, prompt.size() * 4 / 5);
+  EXPECT_LE(others, 4u);
 }
 
 struct Variant {

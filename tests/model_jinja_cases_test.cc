@@ -44,7 +44,7 @@ TEST(JinjaCasesTest, TextsAreThoseOfJinja2) {
       EXPECT_EQ(*text, std::string(row.at("text").as_string())) << source;
     }
   }
-  EXPECT_GT(cases, 200);
+  EXPECT_GT(cases, 400);
 }
 
 TEST(JinjaCasesTest, UnknownArgumentsAreRefusedByName) {

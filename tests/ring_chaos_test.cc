@@ -199,10 +199,12 @@ class Chaos {
     std::filesystem::remove_all(cache->second, error);
     caches_.erase(cache);
   }
-  // Changes a bit in up to three of the files below a folder, and returns the number of files.
+  // Changes a bit in up to three of the files below a folder, and returns the number of files. A worker that was killed
+  // early has not made its folder.
   int Damage(const std::string& folder) {
     std::vector<std::filesystem::path> files;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
       if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());  // a seed names the same files again

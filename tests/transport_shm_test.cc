@@ -2,7 +2,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -112,6 +114,22 @@ TEST(ShmTest, IndicesBeyondTheRingEndTheLink) {
   ASSERT_TRUE(back.link->Recv(kNoDeadline).ok());
   back.Set(Written(1), 63);
   EXPECT_TRUE(absl::IsDataLoss(back.link->Recv(After(seconds(20))).status()));
+}
+
+// A look at what is there makes no system call, so it leaves the bell as it is; a wait empties it.
+TEST(ShmTest, ALookLeavesTheBellAlone) {
+  Rig rig;
+  const std::byte ring[] = {std::byte{1}};
+  testing::Put(rig.data.get(), ring);
+  const auto unread = [&rig] {
+    int bytes = 0;
+    return ioctl(rig.data.get(), SIOCOUTQ, &bytes) == 0 ? bytes : -1;
+  };
+  ASSERT_GT(unread(), 0);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.link->Recv(Clock::now()).status()));
+  EXPECT_GT(unread(), 0);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.link->Recv(After(milliseconds(20))).status()));
+  EXPECT_EQ(unread(), 0);
 }
 
 // Everything in the memory and on both sockets is random, again and again: frames, errors, and no other end.

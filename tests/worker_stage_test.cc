@@ -211,6 +211,8 @@ TEST(StageAnswers, LogprobsAreOfAllIds) {
                                          {.mode = RowMode::kArgmax, .mask = mask, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 20, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 4, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .temperature = 1, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .temperature = 0.5f, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 20, .biased = {best}, .logprobs = 9},
                                          {.mode = RowMode::kTopK, .k = 20, .mask = mask, .logprobs = 9},
                                          {.mode = RowMode::kTargets, .biased = {best, kVocab - 1}, .logprobs = 9}};
@@ -227,6 +229,12 @@ TEST(StageAnswers, LogprobsAreOfAllIds) {
   const RowAnswer none = answer({.mode = RowMode::kTopK, .k = 20});
   EXPECT_TRUE(none.best.empty());
   EXPECT_EQ(none.log_sum_exp_all, 0);
+  // A sum over a row costs more than the search for its best ids, so it is made where it is asked for only.
+  EXPECT_EQ(none.log_sum_exp, 0);
+  EXPECT_EQ(none.log_sum_exp_t, 0);
+  const RowAnswer one = answer({.mode = RowMode::kTopK, .k = 20, .temperature = 1});
+  EXPECT_EQ(one.log_sum_exp_t, full.log_sum_exp_all);
+  EXPECT_EQ(one.log_sum_exp_all, 0);
 }
 
 }  // namespace

@@ -88,7 +88,6 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
       case RowMode::kTopK:
         a.biased = selected_.AskLogits(logits, request.biased, backend_);
         a.top = selected_.AskBest(logits, request.k, biased, mask);
-        a.sum = selected_.AskLogSumExp(logits, 1.0, biased, mask);
         if (request.temperature > 0)
           a.sum_t = selected_.AskLogSumExp(logits, 1.0 / static_cast<double>(request.temperature), biased, mask);
         break;
@@ -102,7 +101,8 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     if (!request.logprobs) continue;
     const bool targets = request.mode == RowMode::kTargets;
     const bool top = request.mode == RowMode::kTopK && request.biased.empty() && mask.empty();
-    a.sum_all = targets || top ? a.sum : selected_.AskLogSumExp(logits, 1.0, {}, {});
+    const bool known = targets || (top && request.temperature == 1);
+    a.sum_all = known ? targets ? a.sum : a.sum_t : selected_.AskLogSumExp(logits, 1.0, {}, {});
     a.best = top && request.k >= *request.logprobs ? a.top : selected_.AskBest(logits, *request.logprobs, {}, {});
   }
   selected_.Find(vocab_, backend_);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <new>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/counted.h"
@@ -465,17 +465,19 @@ Status StageLoader::Wire(const PrepareRequest& request, PreparedStage* prepared)
   // No time limit: the neighbors may load for hours, and a plan that is given up is aborted or replaced.
   // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
   // itself wait for its own next one.
-  auto out = std::async(std::launch::async, [&, hello] {
-    auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, kNoDeadline);
-    if (!link.ok()) options_.port->Cancel(request.plan.epoch);
-    return link;
-  });
+  StatusOr<std::unique_ptr<Link>> dialed = absl::UnknownError("not dialed");
+  GYRE_ASSIGN_OR_RETURN(std::thread dialer, StartThread("dialer", [&, hello] {
+                          dialed = CatchExhausted([&] {
+                            return options_.port->Dial(request.plan.HopAddress(stage + 1), hello, kNoDeadline);
+                          });
+                          if (!dialed.ok()) options_.port->Cancel(request.plan.epoch);
+                        }));
   hello.hop = stage;
   hello.from = stage == 0 ? kCoordinatorName : request.plan.stages[stage - 1].worker();
   hello.to = options_.name;
-  StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, kNoDeadline);
+  StatusOr<std::unique_ptr<Link>> in = CatchExhausted([&] { return options_.port->Accept(hello, kNoDeadline); });
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
-  StatusOr<std::unique_ptr<Link>> dialed = out.get();
+  dialer.join();
   // The side that was cancelled failed because of the other one.
   if (!dialed.ok() && (in.ok() || absl::IsCancelled(in.status()))) {
     return Annotate(dialed.status(), kLinkToNextStage);

@@ -246,14 +246,8 @@ bool HoldsAllOthers(const RowRequest& request, const RowAnswer& answer, int voca
 // does not tell.
 void BoundMass(const SamplingParams& params, const RowRequest& request, const RowAnswer& answer,
                std::span<const TokenLogit> biased, Ranked* ranked) {
-  double rest = 0;
-  if (params.temperature == 1) {
-    rest = answer.log_sum_exp;
-  } else if (request.temperature == params.temperature) {
-    rest = answer.log_sum_exp_t;
-  } else {
-    return;
-  }
+  if (request.temperature != params.temperature) return;
+  const double rest = answer.log_sum_exp_t;
   const float best = ranked->list[0].logit;
   const double scaled_best = static_cast<double>(best) / params.temperature;
   double mass = answer.top.empty() ? 0 : std::exp(rest - scaled_best);
@@ -290,8 +284,8 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
   const bool all_fit = params.top_k > 0 && static_cast<uint32_t>(params.top_k) <= kMaxTopK;
   request.k = all_fit ? static_cast<uint32_t>(params.top_k) : std::clamp(candidates, 1u, kMaxTopK);
   const bool needs_mass = !all_fit && (params.top_p < 1 || params.min_p <= 0);
-  // The log-sum-exp at temperature 1 comes anyway.
-  if (needs_mass && params.temperature != 1) request.temperature = params.temperature;
+  // Without it the last stage passes over the row once less.
+  if (needs_mass) request.temperature = params.temperature;
   return request;
 }
 

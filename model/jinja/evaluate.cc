@@ -32,6 +32,8 @@ Value Interpreter::Eval(const Expr& e, const std::shared_ptr<Scope>& scope) {
     case Expr::Kind::kLiteral: return e.value;
     case Expr::Kind::kName: {
       const Value* v = Lookup(scope.get(), e.text);
+      if (v == nullptr && e.text == "self")
+        Fail("'self' is not known");  // the template's blocks, of which there are none
       return v == nullptr ? Value::Missing(e.text) : *v;
     }
     case Expr::Kind::kList:

@@ -90,32 +90,13 @@ Value ToFloat(Interpreter& i, const Value& v, const Value& fallback) {
   return d ? Value::Float(*d) : fallback;
 }
 
-std::string_view EscapeOf(char c) {
-  switch (c) {
-    case '&': return "&amp;";
-    case '<': return "&lt;";
-    case '>': return "&gt;";
-    case '"': return "&#34;";
-    case '\'': return "&#39;";
-    default: return "";
-  }
-}
+Value ApplyEscape(Interpreter& i, const Value& v, Arguments&) { return Escape(i, v); }
 
-Value Escape(Interpreter& i, const Value& v, Arguments&) {
+Value MarkSafe(Interpreter& i, const Value& v, Arguments&) {
   const TextOf text(i, v);
-  std::string out;
-  for (const char c : *text) {
-    const std::string_view escape = EscapeOf(c);
-    i.budget().Charge(std::max<size_t>(1, escape.size()));
-    if (escape.empty()) {
-      out += c;
-    } else {
-      out += escape;
-    }
-  }
-  return Value::Str(std::move(out));
+  i.budget().Charge((*text).size() + Budget::kObject);
+  return Value::Safe(*text);
 }
-
 Value ToJson(Interpreter& i, const Value& v, Arguments& a) {
   JsonOptions o;
   o.ensure_ascii = TakeBool(a, 0, "ensure_ascii", false);
@@ -203,10 +184,12 @@ Value Truncate(Interpreter& i, const Value& v, Arguments& a) {
   const TextOf text(i, v);
   const std::string &s = text, end = TakeText(i, a, 2, "end", "...");
   const int64_t length = std::clamp<int64_t>(TakeInt(a, 0, "length", 255), 0, 1 << 30);
-  const int64_t leeway = std::clamp<int64_t>(TakeInt(a, 3, "leeway", 5), 0, 1 << 30);
+  const int64_t leeway = std::min<int64_t>(TakeInt(a, 3, "leeway", 5), 1 << 30);
+  const auto ending = static_cast<int64_t>(CountCharacters(end));
+  if (length < ending) Fail("truncate: length is {}, expected at least {}, as its end has", length, ending);
+  if (leeway < 0) Fail("truncate: leeway is {}, expected 0 or more", leeway);
   if (static_cast<int64_t>(CountCharacters(s)) <= length + leeway) return v;
-  const int64_t kept = std::max<int64_t>(0, length - static_cast<int64_t>(CountCharacters(end)));
-  std::string out = s.substr(0, CharacterOffset(s, kept));
+  std::string out = s.substr(0, CharacterOffset(s, length - ending));
   if (!TakeBool(a, 1, "killwords", false)) out = out.substr(0, std::min(out.rfind(' '), out.size()));
   return Text(i, out + end);
 }
@@ -254,7 +237,7 @@ const std::unordered_map<std::string, FilterEntry>& Filters() {
        {"chars", [](Interpreter& i, const Value& v,
                     Arguments& a) { return Text(i, Strip(i, *TextOf(i, v), Given(a, 0, "chars"), Side::kBoth)); }}},
       {"string", {"", Unchanged}},
-      {"safe", {"", Unchanged}},
+      {"safe", {"", MarkSafe}},
       {"upper", {"", Changed<Upper>}},
       {"lower", {"", Changed<Lower>}},
       {"capitalize", {"", Changed<Capitalize>}},
@@ -315,8 +298,8 @@ const std::unordered_map<std::string, FilterEntry>& Filters() {
           const Value method = FindMethod(v, name);
           return method.undefined() ? Value::Missing(name) : method;
         }}},
-      {"escape", {"", Escape}},
-      {"e", {"", Escape}},
+      {"escape", {"", ApplyEscape}},
+      {"e", {"", ApplyEscape}},
       {"wordcount",
        {"", [](Interpreter& i, const Value& v, Arguments&) { return Value::Int(CountWords(*TextOf(i, v))); }}},
       {"truncate", {"length,killwords,end,leeway", Truncate}},

@@ -82,8 +82,10 @@ Value Interpreter::Binary(const std::string& op, const Value& a, const Value& b)
   if (a.undefined()) FailUndefined(a);
   if (b.undefined()) FailUndefined(b);
   if (op == "+" && a.str() != nullptr && b.str() != nullptr) {
-    budget_.Charge(a.str()->size() + b.str()->size() + Budget::kObject);
-    return Value::Str(*a.str() + *b.str());
+    const bool safe = a.safe() || b.safe();
+    const Value x = safe ? Escape(*this, a) : a, y = safe ? Escape(*this, b) : b;
+    budget_.Charge(x.str()->size() + y.str()->size() + Budget::kObject);
+    return safe ? Value::Safe(*x.str() + *y.str()) : Value::Str(*x.str() + *y.str());
   }
   if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
     const std::vector<Value>&x = a.list()->items, &y = b.list()->items;

@@ -10,8 +10,8 @@ namespace {
 bool Sequence(const Value& v) {
   return v.str() != nullptr || v.list() != nullptr || v.dict() != nullptr || v.undefined();
 }
-// The value that a test compares with.
-const Value& Other(const Arguments& a) { return a.positional[0]; }
+// The value that a test compares with. A test whose only argument has a name may get it by that.
+const Value& Other(const Arguments& a) { return a.positional.empty() ? a.named[0].second : a.positional[0]; }
 bool IsEqual(Interpreter& i, const Value& v, Arguments& a) { return Equal(v, Other(a), i.budget()); }
 bool NotEqual(Interpreter& i, const Value& v, Arguments& a) { return !Equal(v, Other(a), i.budget()); }
 bool IsLess(Interpreter& i, const Value& v, Arguments& a) { return Less(v, Other(a), i.budget()); }
@@ -56,7 +56,9 @@ const std::unordered_map<std::string, TestEntry>& Tests() {
        {"", [](Interpreter&, const Value& v, Arguments&) { return v.dict() != nullptr && !v.dict()->is_namespace; }}},
       {"iterable", {"", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }}},
       {"sequence", {"", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }}},
-      {"callable", {"", [](Interpreter&, const Value& v, Arguments&) { return v.function() != nullptr; }}},
+      // What is undefined can be called in Jinja2, which then fails.
+      {"callable",
+       {"", [](Interpreter&, const Value& v, Arguments&) { return v.function() != nullptr || v.undefined(); }}},
       {"equalto", {kOther, IsEqual}},
       {"eq", {kOther, IsEqual}},
       {"==", {kOther, IsEqual}},
@@ -73,15 +75,15 @@ const std::unordered_map<std::string, TestEntry>& Tests() {
       {"ge", {kOther, IsAtLeast}},
       {">=", {kOther, IsAtLeast}},
       {"sameas",
-       {kOther,
+       {"other!",
         [](Interpreter& i, const Value& v, Arguments& a) {
           return v.data().index() == Other(a).data().index() && Equal(v, Other(a), i.budget());
         }}},
-      {"in", {kOther, IsIn}},
+      {"in", {"seq!", IsIn}},
       {"odd", {"", [](Interpreter&, const Value& v, Arguments&) { return Odd(v); }}},
       {"even", {"", [](Interpreter&, const Value& v, Arguments&) { return !Odd(v); }}},
       {"divisibleby",
-       {kOther,
+       {"num!",
         [](Interpreter&, const Value& v, Arguments& a) {
           const int64_t by = Whole(Other(a));
           if (by == 0) Fail("division by zero");

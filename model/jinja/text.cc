@@ -78,6 +78,37 @@ Value Text(Interpreter& i, std::string s) {
   return Value::Str(std::move(s));
 }
 
+namespace {
+
+std::string_view EscapeOf(char c) {
+  switch (c) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '"': return "&#34;";
+    case '\'': return "&#39;";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+Value Escape(Interpreter& i, const Value& v) {
+  if (v.safe()) return v;
+  const TextOf text(i, v);
+  std::string out;
+  for (const char c : *text) {
+    const std::string_view escape = EscapeOf(c);
+    i.budget().Charge(std::max<size_t>(1, escape.size()));
+    if (escape.empty()) {
+      out += c;
+    } else {
+      out += escape;
+    }
+  }
+  return Value::Safe(std::move(out));
+}
+
 int DigitValue(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   const char lower = static_cast<char>(c | 32);

@@ -39,6 +39,8 @@ class TextOf {
 
 // A new text, which counts against the budget.
 Value Text(Interpreter& i, std::string s);
+// The text with HTML's characters escaped, marked as safe; a safe one as it is.
+Value Escape(Interpreter& i, const Value& v);
 
 // The digits of a whole number. Longer texts are no numbers, as in Python.
 inline constexpr size_t kMostDigits = 4300;

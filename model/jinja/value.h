@@ -62,6 +62,12 @@ class Value {
   static Value Truncated(double v);
   static Value Float(double v) { return Value(Data(v)); }
   static Value Str(std::string v) { return Value(Data(std::make_shared<const std::string>(std::move(v)))); }
+  // A text that is escaped already, Jinja2's Markup. What filters and methods make of it is a plain text here.
+  static Value Safe(std::string v) {
+    Value out = Str(std::move(v));
+    out.safe_ = true;
+    return out;
+  }
   static Value OfList(std::vector<Value> items, bool tuple = false, bool group = false);
   static Value OfDict(std::shared_ptr<Dict> dict) { return Value(Data(std::move(dict))); }
   static Value OfLoop(std::shared_ptr<Loop> loop) { return Value(Data(std::move(loop))); }
@@ -79,6 +85,7 @@ class Value {
   bool none() const { return Is<None>(); }
   // Each returns null if the value is of another kind.
   const std::string* str() const { return Get<const std::string>(); }
+  bool safe() const { return safe_; }
   const List* list() const { return Get<const List>(); }
   Dict* dict() const { return Get<Dict>(); }
   Loop* loop() const { return Get<Loop>(); }
@@ -106,6 +113,7 @@ class Value {
     return p == nullptr ? nullptr : p->get();
   }
   Data data_;
+  bool safe_ = false;
 };
 
 // The nesting of a container that holds a value of this nesting. Throws Error beyond kMaxNesting.

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "tests/testing/far_queue.h"
+#include "tests/testing/simt/global_memory.h"
 #include "tests/testing/simt/simt.h"
 #include "tests/testing/simt/stream.h"
 
@@ -28,7 +31,7 @@ class EmulatedStream : public CUstream_st {
   explicit EmulatedStream(std::shared_ptr<EmulatedFaults> faults)
       : faults_(std::move(faults)),
         work_(std::chrono::milliseconds(2)),
-        thread_([this] { work_.Loop([this](const std::function<void()>& work) { Run(work); }); }) {}
+        thread_([this] { work_.Loop([this](const std::function<void()>& work, bool last) { Run(work, last); }); }) {}
   ~EmulatedStream() override {
     work_.Stop();
     thread_.join();
@@ -57,7 +60,13 @@ class EmulatedStream : public CUstream_st {
   void Rethrow() { work_.Rethrow(); }
 
  private:
-  void Run(const std::function<void()>& work) {
+  void Run(const std::function<void()>& work, bool last) {
+    if (!batch_) batch_.emplace(simt::GlobalMemory::The());
+    // Before anybody hears that the work is done: then the host touches what it may not.
+    const auto close = [this, last](const void*) {
+      if (last) batch_.reset();
+    };
+    const std::unique_ptr<const void, decltype(close)> at_end(this, close);
     if (faults_->lost) throw DeviceLost("the emulated GPU is lost");
     if (faults_->fails.exchange(false)) throw DeviceFailed("an op of the emulated GPU failed while it ran");
     try {
@@ -70,6 +79,7 @@ class EmulatedStream : public CUstream_st {
 
   const std::shared_ptr<EmulatedFaults> faults_;
   std::vector<std::function<void()>>* capturing_ = nullptr;
+  std::optional<simt::GlobalMemory::Batch> batch_;  // the thread's
   FarWork work_;
   std::thread thread_;
 };

@@ -21,7 +21,7 @@ FarQueue::FarQueue(std::shared_ptr<FarDevice> device, std::unique_ptr<Backend> i
     : device_(std::move(device)),
       inner_(std::move(inner)),
       work_(std::make_shared<FarWork>(device_->lag_)),
-      thread_([this] { work_->Loop([this](const std::function<void()>& work) { Run(work); }); }) {
+      thread_([this] { work_->Loop([this](const std::function<void()>& work, bool) { Run(work); }); }) {
   MutexLock lock(&device_->mutex_);
   device_->queues_.insert(work_);
 }

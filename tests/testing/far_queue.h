@@ -54,7 +54,7 @@ class FarWork {
     ++waiting_;
     changed_.SignalAll();
   }
-  // The queue's thread.
+  // The queue's thread: run(work, whether it is the last of those that are there).
   template <typename Fn>
   void Loop(const Fn& run) {
     for (;;) {
@@ -69,7 +69,7 @@ class FarWork {
       for (auto& work : now) {
         std::exception_ptr error;
         try {
-          run(work);
+          run(work, &work == &now.back());
         } catch (...) {
           error = std::current_exception();
         }

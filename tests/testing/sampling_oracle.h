@@ -47,7 +47,6 @@ inline RowAnswer OracleAnswer(const RowRequest& request, std::span<const float> 
     for (const TokenLogit& other : others) sum += std::exp(other.logit * inverse - best);
     return best + std::log(sum);
   };
-  answer.log_sum_exp = log_sum_exp(1);
   if (request.temperature > 0) answer.log_sum_exp_t = log_sum_exp(1.0 / request.temperature);
   others.resize(std::min<size_t>(others.size(), request.mode == RowMode::kArgmax ? 1 : request.k));
   answer.top = others;

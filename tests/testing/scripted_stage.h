@@ -185,17 +185,15 @@ class ScriptedStage {
     }
     for (TokenId id : request.biased) row.biased.push_back({id, logits[static_cast<size_t>(id)]});
     if (request.mode == RowMode::kTargets) return row;
-    double sum = 0, sum_t = 0;
+    double sum_t = 0;
     for (TokenId id = 0; id < kVocab; ++id) {
       if (std::binary_search(request.biased.begin(), request.biased.end(), id) || !allowed(id)) continue;
       const float logit = logits[static_cast<size_t>(id)];
       row.top.push_back({id, logit});
-      sum += std::exp(double{logit});
       if (request.temperature > 0) sum_t += std::exp(double{logit} / request.temperature);
     }
     std::sort(row.top.begin(), row.top.end(), BestFirst);
     row.top.resize(std::min<size_t>(row.top.size(), request.mode == RowMode::kArgmax ? 1 : request.k));
-    if (request.mode == RowMode::kTopK) row.log_sum_exp = std::log(sum);
     if (request.mode == RowMode::kTopK && request.temperature > 0) row.log_sum_exp_t = std::log(sum_t);
     return row;
   }

@@ -70,13 +70,34 @@ GlobalMemory::GlobalMemory() {
   fresh_ = kPlace;
 }
 
+void GlobalMemory::OpenLocked() {
+  if (is_open_) return;
+  if (mprotect(seen_, kBytes, PROT_READ | PROT_WRITE) != 0) Die("emulated GPU: its memory does not open");
+  is_open_ = true;
+}
+void GlobalMemory::CloseLocked() {
+  if (!is_open_ || batches_ > 0) return;
+  if (mprotect(seen_, kBytes, PROT_NONE) != 0) Die("emulated GPU: its memory does not close");
+  is_open_ = false;
+}
+
 GlobalMemory::Open::Open(GlobalMemory& memory) : memory_(memory) {
   memory_.mutex_.Lock();
-  if (mprotect(memory_.seen_, kBytes, PROT_READ | PROT_WRITE) != 0) Die("emulated GPU: its memory does not open");
+  memory_.OpenLocked();
 }
 GlobalMemory::Open::~Open() {
-  if (mprotect(memory_.seen_, kBytes, PROT_NONE) != 0) Die("emulated GPU: its memory does not close");
+  memory_.CloseLocked();
   memory_.mutex_.Unlock();
+}
+
+GlobalMemory::Batch::Batch(GlobalMemory& memory) : memory_(memory) {
+  MutexLock lock(&memory_.mutex_);
+  ++memory_.batches_;
+}
+GlobalMemory::Batch::~Batch() {
+  MutexLock lock(&memory_.mutex_);
+  --memory_.batches_;
+  memory_.CloseLocked();
 }
 
 std::byte* GlobalMemory::Allocate(size_t bytes, bool zeros) {

@@ -36,6 +36,18 @@ class GlobalMemory {
     GlobalMemory& memory_;
   };
 
+  // The memory stays open between the launches of a batch, as opening and closing take longer than many a launch.
+  class Batch {
+   public:
+    explicit Batch(GlobalMemory& memory);
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+
+   private:
+    GlobalMemory& memory_;
+  };
+
   // The rest is for the launch.
   // From the beginning of the memory; kBytes or more for an address elsewhere.
   size_t OffsetOf(uintptr_t address) const { return address - reinterpret_cast<uintptr_t>(seen_); }
@@ -59,8 +71,13 @@ class GlobalMemory {
   // Fresh again: nobody has written it.
   void Forget(size_t offset, size_t bytes);
 
+  void OpenLocked() GYRE_REQUIRES(mutex_);
+  void CloseLocked() GYRE_REQUIRES(mutex_);
+
   Mutex mutex_;
-  std::byte* seen_ = nullptr;                 // the addresses that kernels use: closed, but for launches
+  bool is_open_ GYRE_GUARDED_BY(mutex_) = false;
+  int batches_ GYRE_GUARDED_BY(mutex_) = 0;
+  std::byte* seen_ = nullptr;                 // the addresses that kernels use: closed between launches
   std::byte* twin_ = nullptr;                 // the same memory, for copies
   Cell* cells_ = nullptr;                     // of each byte; where kChecked
   uint8_t* used_of_16_ = nullptr;             // of each 16 bytes: how many are allocated (kUsed), and kZeros
