@@ -805,6 +805,26 @@ class ToolReader::Calls {
   std::string taken_;       // of its arguments, by the object that is read
 };
 
+// Whether a parameter's schema says that it is a text: by its type, or by that of a definition that it names.
+static bool IsText(const json::value& property, const json::value& schema, int deeper = 8) {
+  const json::object* fields = property.if_object();
+  if (fields == nullptr || deeper == 0) return false;
+  if (const json::value* type = fields->if_contains("type")) {
+    const json::array* types = type->if_array();
+    return *type == "string" || (types != nullptr && types->size() == 1 && types->front() == "string");
+  }
+  if (const json::value* reference = fields->if_contains("$ref"); reference != nullptr && reference->is_string()) {
+    const json::string_view path = reference->get_string();
+    boost::system::error_code error;
+    const json::value* named = path.starts_with("#/") ? schema.find_pointer(path.substr(1), error) : nullptr;
+    return named != nullptr && IsText(*named, schema, deeper - 1);
+  }
+  const json::value* all = fields->if_contains("allOf");
+  return all != nullptr && all->is_array() &&
+         std::any_of(all->get_array().begin(), all->get_array().end(),
+                     [&](const json::value& one) { return IsText(one, schema, deeper - 1); });
+}
+
 DeclaredTools DeclareTools(const json::value& tools) {
   DeclaredTools out;
   if (!tools.is_array()) return out;
@@ -820,13 +840,7 @@ DeclaredTools DeclareTools(const json::value& tools) {
     const json::value* properties = schema == nullptr ? nullptr : schema->if_contains("properties");
     if (properties == nullptr || !properties->is_object()) continue;
     for (const auto& [key, property] : properties->get_object()) {
-      const json::object* fields = property.if_object();
-      const json::value* type = fields == nullptr ? nullptr : fields->if_contains("type");
-      if (type == nullptr) continue;
-      const json::array* types = type->if_array();
-      if (*type == "string" || (types != nullptr && types->size() == 1 && types->front() == "string")) {
-        texts.emplace(key);
-      }
+      if (IsText(property, *parameters)) texts.emplace(key);
     }
   }
   return out;

@@ -116,6 +116,35 @@ TEST(GrammarCheckTest, ManyLines) {
   EXPECT_THAT(flags.text, HasSubstr("\"accepted\":[true]"));
 }
 
+// The same grammars as flags of the commands that generate.
+TEST(GrammarFlagsTest, RunAndChatWriteTextsOfThem) {
+  const TextFile schema(R"({"type":"object","properties":{"a":{"enum":["x","y"]}},"required":["a"],
+      "additionalProperties":false})");
+  const TextFile gbnf("root ::= \"yes\" | \"no\"");
+  const std::pair<std::string, const char*> cases[] = {
+      {"--json-schema " + schema.path(), "[ \n\r\t]*\\{[ \n\r\t]*\"a\"[ \n\r\t]*:[ \n\r\t]*\"[xy]\"[ \n\r\t]*\\}\n"},
+      {"--compact-json --json-schema " + schema.path(), "\\{\"a\":\"[xy]\"\\}\n"},
+      {"--regex 'a{3}b?'", "aaab?\n"},
+      {"--no-jump-ahead --regex 'The colour is (red|blue)'", "The colour is (red|blue)\n"},
+      {"--grammar " + gbnf.path(), "(yes|no)\n"},
+      {"--choice red --choice blue", "(red|blue)\n"}};
+  for (const auto& [flags, expected] : cases) {
+    const Ended ran = testing::Shell("\"$gyre\" run " + std::string(GYRE_DEMO_MODEL) +
+                                     " 'What is Gyre?' --temp 2 --seed 3 " + flags + " 2>/dev/null");
+    EXPECT_EQ(ran.code, 0) << flags;
+    EXPECT_THAT(ran.text, ::testing::MatchesRegex(expected)) << flags;
+  }
+  const Ended chat = testing::Shell("echo 'What is Gyre?' | \"$gyre\" chat " + std::string(GYRE_DEMO_MODEL) +
+                                    " --regex '<<(red|blue)>>' 2>/dev/null");
+  EXPECT_THAT(chat.text, ::testing::ContainsRegex("<<(red|blue)>>"));
+  for (const char* wrong :
+       {"--regex '(a'", "--regex a --choice b", "--json-schema '{\"uniqueItems\":true,\"type\":\"array\"}'"}) {
+    const Ended ran =
+        testing::Shell("\"$gyre\" run " + std::string(GYRE_DEMO_MODEL) + " x " + wrong + " 2>&1 >/dev/null");
+    EXPECT_NE(ran.code, 0) << wrong << ran.text;
+  }
+}
+
 TEST(GrammarCheckTest, AWrongLineIsNamed) {
   for (const auto& [line, says] : {
            std::pair("{", "line 2: "),

@@ -170,7 +170,8 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
 TEST(GrammarToolCalls, MasksAreThoseOfTryingEachToken) {
   const json::object schemas = json::parse(R"({"f": {"type": "object", "properties": {
       "t": {"type": "string", "maxLength": 90}, "u": {"type": ["string", "null"], "maxLength": 60},
-      "w": {"type": "string", "pattern": "^(?:\\S+ ){0,40}\\S+$"}}}})")
+      "w": {"type": "string", "pattern": "^(?:\\S+ ){0,40}\\S+$"}, "o": {"type": "object", "properties": {"ab": {"type": "null"},
+      "abc": {"type": "null"}, "characters": {"type": "null"}}, "additionalProperties": {"type": "string"}}}}})")
                                    .as_object();
   std::mt19937 random(3);
   for (const char* name :
@@ -178,11 +179,14 @@ TEST(GrammarToolCalls, MasksAreThoseOfTryingEachToken) {
     const ToolFormat& tools = *ToolFormatNamed(name);
     const CallVocabulary vocabulary(AnswerFormatOf(tools, ""));
     const auto g = *MadeCalls(CallsOf(schemas), AnswerFormatOf(tools, ""), vocabulary.trie());
-    for (const char* parameter : {"", "t", "u", "w"}) {
+    for (const char* parameter : {"", "t", "u", "w", "o"}) {
       std::string text = tools.form == ToolForm::kRecipient ? "all\n" : "Well";
       if (*parameter != '\0' && *tools.text.key != '\0') {
         text += std::string(tools.text.begin) + tools.text.before + "f" + tools.text.after + tools.text.key +
-                parameter + tools.text.value + (tools.text.value == std::string("\" string=\"") ? "true\">" : "");
+                parameter + tools.text.value;
+        const bool object = *parameter == 'o';
+        if (tools.text.value == std::string("\" string=\"")) text += object ? "false\">" : "true\">";
+        if (object) text += "{\"";
       }
       std::vector<TokenId> tokens = vocabulary.Tokens(text);
       GrammarState state = g->start();
@@ -330,6 +334,55 @@ TEST(GrammarToolCalls, ValuesBetweenTagsEndWithTheirTag) {
     EXPECT_TRUE(takes("u", text)) << text;
   for (const char* text : {"1", "-1.5", "0", "1e5", "2E-7", "1 ", "null", "None", "[1]", "{}", " 1"})
     EXPECT_FALSE(takes("u", text)) << text;
+}
+
+// A schema that allows further parameters allows any names that a form can write.
+TEST(GrammarToolCalls, NamesThatAreNotDeclaredHaveAnyCharacters) {
+  const json::object schemas =
+      json::parse(
+          R"({"f": {"type": "object", "properties": {"t": {"type": "integer"}}, "additionalProperties": true}})")
+          .as_object();
+  ToolCalls calls = CallsOf(schemas);
+  calls.required = true;
+  for (const char* name : {"xml_parameters", "glm_args", "minimax", "deepseek_dsml"}) {
+    const ToolFormat& tools = *ToolFormatNamed(name);
+    const AnswerFormat format = AnswerFormatOf(tools, "");
+    const CallVocabulary vocabulary(format);
+    const auto g = *MadeCalls(calls, format, vocabulary.trie());
+    for (const char* parameter : {"$schema", "my-alias", "a b ", "t.", "<a"}) {
+      std::string text = std::string(tools.text.begin) + tools.text.before + "f" + tools.text.after + tools.text.key +
+                         parameter + tools.text.value;
+      if (tools.text.value == std::string("\" string=\"")) text += "true\">";
+      text += "x y" + std::string(tools.text.value_end) + tools.text.behind + tools.text.end;
+      const std::vector<TokenId> tokens = vocabulary.Tokens(text);
+      EXPECT_TRUE(gyre::testing::Takes(g.get(), vocabulary.TextOf(tokens))) << name << ": " << text;
+      const ReadCalls read = ReadBack(format, DeclareTools(FunctionsOf(schemas)), vocabulary, tokens);
+      ASSERT_EQ(read.calls.size(), 1u) << name << ": " << text;
+      EXPECT_EQ(json::parse(read.calls[0].second), (json::object{{parameter, "x y"}})) << name;
+    }
+  }
+}
+
+// A parameter is a text by the definition that its schema names, too.
+TEST(GrammarToolCalls, ADefinitionSaysWhatIsAText) {
+  const json::object schemas = json::parse(R"({"f": {"type": "object", "properties": {"a": {"$ref": "#/$defs/Id"},
+      "b": {"allOf": [{"$ref": "#/$defs/Id"}], "description": "d"}, "c": {"$ref": "#/$defs/Loop"}, "d": {"$ref": "#/$defs/No"}},
+      "$defs": {"Id": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}, "No": {"type": "integer"}}}})")
+                                   .as_object();
+  const DeclaredTools declared = DeclareTools(FunctionsOf(schemas));
+  EXPECT_EQ(declared.at("f"), (std::set<std::string, std::less<>>{"a", "b"}));
+  json::object known = schemas;
+  known.at("f").at("properties").as_object().erase("c");
+  ToolCalls calls = CallsOf(known);
+  calls.required = true;
+  const auto g = *MadeCalls(calls, AnswerFormatOf(*ToolFormatNamed("minimax"), ""));
+  const auto takes = [&](const std::string& name, const std::string& value) {
+    return gyre::testing::Takes(g.get(), "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"" + name + "\">" +
+                                             value + "</parameter>\n</invoke>\n</minimax:tool_call>");
+  };
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(takes(name, "1234567890")) << name;
+  EXPECT_TRUE(takes("d", "12"));
+  EXPECT_FALSE(takes("d", "x"));
 }
 
 // A marker that overlaps itself begins a call where it comes first, as it does for the reader.

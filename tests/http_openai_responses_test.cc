@@ -148,6 +148,27 @@ TEST_F(KeptResponsesTest, AConversationGoesOnFromAResponse) {
   EXPECT_EQ(At(third, "/usage/input_tokens"), At(Ask(R"("store":false,"input":)" + longer), "/usage/input_tokens"));
 }
 
+// An item of a response that is kept may be named by its id, as Vercel's client does.
+TEST_F(KeptResponsesTest, AnItemIsNamedByItsId) {
+  const json::value first = Ask(R"("input":"What is Gyre?")");
+  const json::value item = first.at("output").at(0);
+  const auto asks = [](const std::string& said) {
+    return R"("input":[{"role":"user","content":"What is Gyre?"},)" + said + R"(,{"role":"user","content":"Why?"}])";
+  };
+  const std::string reference = R"({"type":"item_reference","id":")" + At(item, "/id") + "\"}";
+  const json::value named = Ask(asks(reference)), whole = Ask(asks(json::serialize(item)));
+  EXPECT_EQ(At(named, "/output/0/content/0/text"), At(whole, "/output/0/content/0/text"));
+  EXPECT_EQ(At(named, "/usage/input_tokens"), At(whole, "/usage/input_tokens"));
+  // The item itself is kept as a part of the input.
+  EXPECT_EQ(At(Json(Of("GET", At(named, "/id") + "/input_items")->answer.body), "/data/1/content/0/text"),
+            At(item, "/content/0/text"));
+  for (const std::string& id : {std::string("msg_none"), At(first, "/id"), std::string(), At(item, "/id") + "_7"}) {
+    const auto wrong = api_.Post(kResponses, "{" + asks(R"({"type":"item_reference","id":")" + id + "\"}") + "}");
+    EXPECT_EQ(wrong->answer.status, 400) << id;
+    EXPECT_EQ(At(Json(wrong->answer.body), "/error/message"), "Item with id '" + id + "' not found.");
+  }
+}
+
 TEST_F(KeptResponsesTest, AResponseIsReadAndDeleted) {
   const json::value made = Ask(R"("input":"What is Gyre?")");
   const std::string id = At(made, "/id");

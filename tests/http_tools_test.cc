@@ -355,6 +355,67 @@ TEST_F(ToolsTest, ACustomToolTakesAText) {
           422, "web_search_20250305");
 }
 
+// A tool of the client may give an image, which no later request can leave out: the model reads that there is one.
+TEST_F(ToolsTest, WhatIsNoTextInAResultIsNamed) {
+  const std::string image = "[An image, which is left out: you read text alone.]";
+  const std::string file = "[A file, which is left out: you read text alone.]";
+  Call(
+      kMessagesRoute,
+      R"({"model":"demo","max_tokens":5,"tools":[{"name":"f","input_schema":{"type":"object"}}],"messages":[)"
+      R"({"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"f","input":{}}]},)"
+      R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":[{"type":"text","text":"p.png"},)"
+      R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}},)"
+      R"({"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"AAAA"}},)"
+      R"({"type":"document","source":{"type":"text","media_type":"text/plain","data":"read"}}]}]}]})",
+      {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr("[tool:p.png\n" + image + "\n" + file + "\nreadf]"));
+  Call(
+      kResponsesRoute,
+      R"({"input":[{"role":"user","content":"Hi"},{"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},)"
+      R"({"type":"function_call_output","call_id":"c1","output":[{"type":"input_image","image_url":"data:image/png;base64,AA",)"
+      R"("detail":"high"},{"type":"input_text","text":"seen"}]}],)" +
+          kFlatTools + "}",
+      {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr("[tool:" + image + "seenf]"));
+  Call(kChat,
+       R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1",)"
+       R"("type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c1","content":)"
+       R"([{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]}],)" +
+           kChatTools + "}",
+       {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr("[tool:" + image + "f]"));
+  // The user can take back what he sent.
+  Refused(kMessagesRoute,
+          R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":[{"type":"image","source":)"
+          R"({"type":"base64","media_type":"image/png","data":"AAAA"}}]}]})",
+          400, "reads text alone");
+  Refused(kResponsesRoute, R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,"}]}]})",
+          400, "reads text only");
+}
+
+// Codex offers tools of OpenAI's servers beside its own, and may hand back what they did elsewhere.
+TEST_F(ToolsTest, ToolsOfServersAreLeftOutBesideOthers) {
+  for (const char* type : {"tool_search", "web_search", "image_generation", "code_interpreter", "file_search", "mcp",
+                           "web_search_preview"}) {
+    const std::string tool = R"({"type":")" + std::string(type) + R"(","execution":"client","parameters":{}})";
+    Call(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"function","name":"f"},)" + tool + "]}", {"x"});
+    EXPECT_THAT(Prompt(), HasSubstr("\"f\"")) << type;
+    EXPECT_THAT(Prompt(), Not(HasSubstr(type)));
+    Refused(kResponsesRoute, R"({"input":"Hi","tools":[)" + tool + "]}", 422,
+            "tools[0].type: this server runs no tools");
+  }
+  Refused(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"function","name":"f"},{"type":"local_shell"}]})", 422,
+          "local_shell");
+  Call(
+      kResponsesRoute,
+      R"({"input":[{"role":"user","content":"Hi"},{"type":"web_search_call","id":"ws_1","status":"completed","action":{}},)"
+      R"({"type":"tool_search_call","call_id":"c","arguments":{"query":"q"}},{"type":"tool_search_output","call_id":"c",)"
+      R"("tools":[]},{"role":"user","content":"Go on"}]})",
+      {"x"});
+  EXPECT_THAT(Prompt(), HasSubstr("[user:Hi][user:Go on]"));
+  Refused(kResponsesRoute, R"({"input":[{"type":"local_shell_call","call_id":"c"}]})", 400, "local_shell_call");
+}
+
 // As Codex asks: tools of a namespace, a search of the server's beside them, and several messages of the developer.
 TEST_F(ToolsTest, AResponseMayHaveToolsOfANamespace) {
   const std::string tools =
@@ -394,7 +455,8 @@ TEST_F(ToolsTest, AResponseMayHaveToolsOfANamespace) {
           R"({"input":"Hi","tool_choice":{"type":"allowed_tools","tools":[{"type":"namespace","name":"x"}]},)" + tools +
               "}",
           400, "no namespace");
-  Refused(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"web_search"}]})", 422, "tools[0].type: this server");
+  Refused(kResponsesRoute, R"({"input":"Hi","tools":[{"type":"web_search"}]})", 422,
+          "tools[0].type: this server runs no");
   Refused(kResponsesRoute, R"({"input":"Hi","tool_choice":{"type":"web_search"},)" + tools + "}", 422, "web_search");
 }
 

@@ -375,8 +375,10 @@ class SchemaGrammar {
               .inner = [this](const std::string& name) { return text_.InnerName(name); },
               .whole = [this](ExprId names) { return text_.NameQuotes(names); }};
     }
+    // Between tags any name of ASCII is read back as it stands: their reader takes what is before the end.
+    const ExprId any = text_.Match(form->texts ? "[ -~]{1,64}" : "[A-Za-z_][A-Za-z0-9_]{0,63}");
     return {.writing = Writing::kPlain,
-            .all = text_.Match("[A-Za-z_][A-Za-z0-9_]{0,63}"),
+            .all = text_.Without(any, form->name_end),
             .inner = [](const std::string& name) { return name; },
             .whole =
                 [this, form](ExprId names) {

@@ -67,7 +67,7 @@ void MaskMaker::Make(StateId state, TokenBits* bits) {
     // A free name is quick alone, and would be slow among the names that are listed.
     std::vector<ExprId> others;
     for (ExprId part : parser_.expressions().Parts(item.rest)) {
-      if (EndlesslyClean(part)) {
+      if (FreeRun(part)) {
         AddItem(part, place, bits);
       } else {
         others.push_back(part);
@@ -371,7 +371,7 @@ const MaskMaker::Own& MaskMaker::OwnOf(ExprId e, bool bare, Part part) {
     const CleanRun run = RunOf(e);
     if (run.all > 0 && (bare || !run.rule_ends)) {
       own->clean = run.all;
-      if (run.ends || run.all == kAllClean) own->nodes = &trie_->unclean();
+      own->nodes = &trie_->Others(run.ends ? kAllClean : run.all);
     }
   }
   Walk(e, Likest(e, *own), bare, &bits, own.get());
@@ -514,53 +514,55 @@ bool MaskMaker::Cleanly(ExprId e, int place, std::vector<ExprId>* next, bool* no
   return all;
 }
 
-// Whether clean characters may follow without end and without the rule's end, as far as the form shows it: a run over
-// the states would see every name that a free name must not be.
-bool MaskMaker::EndlesslyClean(ExprId e) {
+// Whether some clean character leads from one expression to another.
+bool MaskMaker::ReturnsTo(ExprId to, ExprId e) {
+  const FirstStep& first = parser_.expressions().First(e);
+  return std::any_of(first.bytes.begin(), first.bytes.end(), [to](const FirstStep::Bytes& b) {
+    if (b.rest != to) return false;
+    return std::any_of(CleanAt(0).begin(), CleanAt(0).end(), [&b](const CleanBytes& clean) {
+      return clean.place == 0 && b.first <= clean.last && b.last >= clean.first;
+    });
+  });
+}
+
+// How far clean characters may follow in a text that must not be one of a finite set, as far as the form shows it: a
+// run over the states would see every name that a free name must not be.
+std::optional<MaskMaker::CleanRun> MaskMaker::FreeRun(ExprId e) {
   Expressions& expressions = parser_.expressions();
-  ExprId first = e;
-  if (expressions.kind(e) == Expressions::Kind::kConcat) {
-    const std::vector<ExprId> parts = expressions.Parts(e);
-    first = parts[0];
-    // What comes behind is of no matter if no clean character begins it.
-    const FirstStep& behind = expressions.First(parts[1]);
-    if (expressions.Nullable(parts[1]) || !behind.calls.empty()) return false;
-    for (const FirstStep::Bytes& b : behind.bytes) {
-      if (b.first != b.last || (b.first != '"' && b.first != '\\')) return false;
-    }
-  } else {
-    return false;
+  if (expressions.kind(e) != Expressions::Kind::kConcat) return std::nullopt;
+  const std::vector<ExprId> row = expressions.Parts(e);
+  if (expressions.kind(row[0]) != Expressions::Kind::kAnd) return std::nullopt;
+  // What comes behind is of no matter if no clean character begins it.
+  const FirstStep& behind = expressions.First(row[1]);
+  if (expressions.Nullable(row[1]) || !behind.calls.empty()) return std::nullopt;
+  for (const FirstStep::Bytes& b : behind.bytes) {
+    if (b.first != b.last || (b.first != '"' && b.first != '\\')) return std::nullopt;
   }
-  if (expressions.kind(first) != Expressions::Kind::kAnd) return false;
-  ExprId all = kNothing;
-  for (ExprId part : expressions.Parts(first)) {
-    if (expressions.kind(part) == Expressions::Kind::kNot) {
-      if (!expressions.Finite(expressions.Parts(part)[0])) return false;
-    } else if (all != kNothing) {
-      return false;
-    } else {
-      all = part;
-    }
-  }
-  // What has no end has more texts than a finite set takes away.
-  return all != kNothing && RunOf(all).endless;
+  std::vector<ExprId> others = expressions.Parts(row[0]);
+  const size_t parts = others.size();
+  std::erase_if(others, [&](ExprId part) {
+    return expressions.kind(part) == Expressions::Kind::kNot && expressions.Finite(expressions.Parts(part)[0]);
+  });
+  if (others.size() == parts || others.empty()) return std::nullopt;
+  // What has no end from any place of the run on has more texts than a finite set takes away.
+  const CleanRun all = RunOf(expressions.And(std::move(others)));
+  if (!all.endless && (all.all == 0 || !all.returns)) return std::nullopt;
+  return CleanRun{.all = all.all, .endless = all.endless, .known = true};
 }
 
 const MaskMaker::CleanRun& MaskMaker::RunOf(ExprId e) {
   CleanRun& known = runs_[e];
   if (known.known) return known;
   CleanRun run{.known = true};
-  if (EndlesslyClean(e)) {
-    run.all = kAllClean;
-    run.endless = true;
-    return runs_[e] = run;
-  }
+  if (const std::optional<CleanRun> free = FreeRun(e)) return runs_[e] = *free;
   absl::flat_hash_set<ExprId> seen;
   std::vector<ExprId> level = {e}, next;
   bool loops = false;  // then some run is longer than the shortest
+  run.returns = parser_.expressions().Nullable(e);
   while (run.all < kAllClean) {
     bool all = true, none = true;
     next.clear();
+    run.returns = run.returns && std::all_of(level.begin(), level.end(), [&](ExprId x) { return ReturnsTo(e, x); });
     for (ExprId x : level) {
       seen.insert(x);
       all = Cleanly(x, 0, &next, &none, &run.rule_ends) && all;
@@ -579,7 +581,10 @@ const MaskMaker::CleanRun& MaskMaker::RunOf(ExprId e) {
       run.endless = true;
       break;
     }
-    if (next.size() > 64) break;
+    if (next.size() > 64) {
+      run.returns = false;
+      break;
+    }
     level.swap(next);
   }
   return runs_[e] = run;

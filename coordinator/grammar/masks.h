@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/grammar/parser.h"
@@ -46,6 +47,7 @@ class MaskMaker {
     bool ends = false;       // no more than that may
     bool endless = false;    // any number may
     bool rule_ends = false;  // the rule may end among them
+    bool returns = false;    // from each place among them one more leads back to the beginning, where the rule may end
     bool known = false;
   };
 
@@ -79,7 +81,8 @@ class MaskMaker {
   static void AddTokens(const Own& own, const TokenTrie& trie, TokenBits* bits);
   void WalkStates(StateId from, const TokenTrie::Nodes& nodes, uint32_t node, TokenBits* bits);
   const CleanRun& RunOf(ExprId e);
-  bool EndlesslyClean(ExprId e);
+  bool ReturnsTo(ExprId to, ExprId e);
+  std::optional<CleanRun> FreeRun(ExprId e);
   bool Cleanly(ExprId e, int place, std::vector<ExprId>* next, bool* none, bool* rule_ends);
   const Row& RowOf(ExprId e);
 

@@ -89,7 +89,8 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, int vocab) : TokenTrie(Pieces(t
 TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
     : pieces_(std::move(pieces)), ends_(std::move(ends)) {
   std::sort(ends_.begin(), ends_.end());
-  std::vector<TokenId> rising, few_bytes, many_bytes, unclean;
+  std::vector<TokenId> rising, few_bytes, many_bytes;
+  std::array<std::vector<TokenId>, std::size(kCleanLevels)> others;
   for (size_t id = 0; id < pieces_.size(); ++id) {
     if (IsEnd(static_cast<TokenId>(id)) || pieces_[id].size() > UINT16_MAX) pieces_[id].clear();
     if (!pieces_[id].empty()) rising.push_back(static_cast<TokenId>(id));
@@ -115,10 +116,9 @@ TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
     }
     few_bytes.push_back(id);
     const int characters = CleanCharacters(piece(id));
-    if (characters < 0) {
-      unclean.push_back(id);
-    } else {
-      Mark(id, &clean_[static_cast<size_t>(characters)]);
+    if (characters >= 0) Mark(id, &clean_[static_cast<size_t>(characters)]);
+    for (size_t i = 0; i < others.size(); ++i) {
+      if (characters < 0 || characters > kCleanLevels[i]) others[i].push_back(id);
     }
   }
   for (size_t k = 1; k < clean_.size(); ++k) {
@@ -127,7 +127,7 @@ TokenTrie::TokenTrie(std::vector<std::string> pieces, std::vector<TokenId> ends)
   nodes_ = Nodes(pieces_, distinct);
   short_ = Nodes(pieces_, few_bytes);
   long_ = Nodes(pieces_, many_bytes);
-  unclean_ = Nodes(pieces_, unclean);
+  for (size_t i = 0; i < others.size(); ++i) others_[i] = Nodes(pieces_, others[i]);
 }
 
 bool TokenTrie::IsEnd(TokenId id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }
@@ -157,6 +157,12 @@ uint32_t TokenTrie::Child(uint32_t node, char byte) const {
 }
 
 const TokenBits& TokenTrie::Clean(int characters) const { return clean_[static_cast<size_t>(characters)]; }
+
+const TokenTrie::Nodes& TokenTrie::Others(int characters) const {
+  const Nodes* fewest = &short_;
+  for (size_t i = 0; i < others_.size() && kCleanLevels[i] <= characters; ++i) fewest = &others_[i];
+  return *fewest;
+}
 
 void TokenTrie::MarkTwins(TokenId token, bool mark, TokenBits* bits) const {
   for (auto t = std::lower_bound(twins_.begin(), twins_.end(), std::pair(token, TokenId{0}));

@@ -1,7 +1,9 @@
 // The tokens of a vocabulary by their bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,10 +90,11 @@ class TokenTrie {
 
   // A short token is clean if it is whole characters that stand for themselves within a string of JSON. Most are: a
   // walk that finds that all clean texts of so many characters may follow takes their bits as one, and walks the rest.
-  static constexpr int kMostClean = 32;              // characters; kMostShort bytes have no more
-  const Nodes& unclean() const { return unclean_; }  // the short tokens that are not clean
+  static constexpr int kMostClean = 32;  // characters; kMostShort bytes have no more
   // The clean tokens of at most so many characters.
   const TokenBits& Clean(int characters) const;
+  // All other short tokens, and perhaps some of these.
+  const Nodes& Others(int characters) const;
 
  private:
   uint32_t Child(uint32_t node, char byte) const;  // 0 = none
@@ -99,7 +102,10 @@ class TokenTrie {
 
   std::vector<std::string> pieces_;
   std::vector<TokenId> ends_;  // rising
-  Nodes nodes_, short_, long_, unclean_;
+  Nodes nodes_, short_, long_;
+  // [i]: those that are not clean, and the clean ones of more than kCleanLevels[i] characters.
+  static constexpr int kCleanLevels[] = {3, 6, 10, 18, kMostClean};
+  std::array<Nodes, std::size(kCleanLevels)> others_;
   std::vector<TokenBits> clean_;                    // [k]: of at most k characters
   std::vector<std::pair<TokenId, TokenId>> twins_;  // rising: the token in the trie, another with its bytes
 };

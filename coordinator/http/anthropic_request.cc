@@ -18,7 +18,7 @@ void AddLine(std::string_view text, std::string* all) {
   *all += text;
 }
 
-std::string ReadBlocks(JsonFields& fields, std::string_view name);
+std::string ReadBlocks(JsonFields& fields, std::string_view name, bool result = false);
 
 // Appends a document of text: its title, what the client says of it, and the text.
 void ReadDocument(JsonFields& fields, std::string* all) {
@@ -50,9 +50,20 @@ void ReadDocument(JsonFields& fields, std::string* all) {
   if (std::optional<ApiError> error = inner.Finish()) fields.Fail(*std::move(error));
 }
 
-// Appends the text of one block, in a line of its own.
-void ReadBlock(JsonFields& fields, std::string* all) {
+bool IsTextDocument(JsonFields& fields) {
+  const json::object* source = fields.Object("source");
+  const json::value* type = source == nullptr ? nullptr : source->if_contains("type");
+  return type == nullptr || *type == "text" || *type == "content";
+}
+
+// Appends the text of one block, in a line of its own. `result`: of a tool.
+void ReadBlock(JsonFields& fields, bool result, std::string* all) {
   const std::string type = fields.String("type").value_or("");
+  const std::string_view note = result ? OmittedPart(type) : "";
+  if (!note.empty() && (type != "document" || !IsTextDocument(fields))) {
+    AddLine(note, all);
+    return fields.IgnoreAll("");
+  }
   if (type == "document") return ReadDocument(fields, all);
   if (type != "text") {
     const std::string path = fields.Path("type");
@@ -66,13 +77,13 @@ void ReadBlock(JsonFields& fields, std::string* all) {
 }
 
 // The field: a text, or a list of text blocks, as one text.
-std::string ReadBlocks(JsonFields& fields, std::string_view name) {
+std::string ReadBlocks(JsonFields& fields, std::string_view name, bool result) {
   const json::value* content = fields.Any(name);
   if (content == nullptr) return {};
   if (const json::string* text = content->if_string()) return std::string(View(*text));
   std::string all;
   if (const json::array* blocks = content->if_array()) {
-    fields.EachObject(name, *blocks, [&all](JsonFields& block) { ReadBlock(block, &all); });
+    fields.EachObject(name, *blocks, [&](JsonFields& block) { ReadBlock(block, result, &all); });
   } else {
     const std::string path = fields.Path(name);
     fields.Fail(BadRequest(path + " must be a string or an array of text blocks", path));
@@ -103,7 +114,7 @@ void ReadTurn(JsonFields& fields, const std::string& role, const json::array& bl
       block.Require("tool_use_id");
       block.Ignore("cache_control");
       const std::string id = block.String("tool_use_id").value_or("");
-      std::string content = ReadBlocks(block, "content");
+      std::string content = ReadBlocks(block, "content", true);
       if (block.Bool("is_error").value_or(false) && content.empty()) content = "error";
       say();
       turns->push_back(ToolResult(id, content));
@@ -115,7 +126,7 @@ void ReadTurn(JsonFields& fields, const std::string& role, const json::array& bl
     } else if (type == "redacted_thinking" && role == "assistant") {
       block.Ignore("data");  // another server's thoughts, which nobody can read here
     } else {
-      ReadBlock(block, &text);
+      ReadBlock(block, false, &text);
     }
   });
   if (results && text.empty()) return;

@@ -40,7 +40,7 @@ void ReadCalls(JsonFields& fields, json::object* message) {
 json::object ReadMessage(JsonFields& fields, bool* prefix) {
   fields.Require("role");
   const std::string role = ReadRole(fields, true);
-  const std::optional<std::string> content = ReadContent(fields, "content", {"text"});
+  const std::optional<std::string> content = ReadContent(fields, "content", {"text"}, role == "tool");
   // The message may be an earlier answer of the server, which may have these fields.
   for (const char* name :
        {"refusal", "annotations", "reasoning_details", "cache_control", "provider_specific_fields"}) {
@@ -70,9 +70,14 @@ json::object ReadMessage(JsonFields& fields, bool* prefix) {
 }
 
 // Appends the text of one part.
-void ReadPart(JsonFields& fields, std::initializer_list<std::string_view> types, std::string* text) {
+void ReadPart(JsonFields& fields, std::initializer_list<std::string_view> types, bool result, std::string* text) {
   fields.Require("type");
   const std::string type = fields.String("type").value_or("");
+  if (const std::string_view note = result ? OmittedPart(type) : ""; !note.empty()) {
+    if (!text->empty()) *text += '\n';
+    *text += note;
+    return fields.IgnoreAll("");
+  }
   if (std::find(types.begin(), types.end(), type) == types.end()) {
     const std::string path = fields.Path("type");
     fields.Fail(BadRequest(fmt::format("{} {} is not supported: the model reads text only", path, type), path));
@@ -89,7 +94,7 @@ json::object TextMessage(std::string_view role, std::string_view text) {
 }
 
 std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name,
-                                       std::initializer_list<std::string_view> parts) {
+                                       std::initializer_list<std::string_view> parts, bool result) {
   const json::value* value = fields.Any(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return std::string(value->get_string());
@@ -99,8 +104,18 @@ std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name
     return std::nullopt;
   }
   std::string text;
-  fields.EachObject(name, value->get_array(), [&](JsonFields& part) { ReadPart(part, parts, &text); });
+  fields.EachObject(name, value->get_array(), [&](JsonFields& part) { ReadPart(part, parts, result, &text); });
   return text;
+}
+
+std::string_view OmittedPart(std::string_view type) {
+  if (type == "image" || type == "image_url" || type == "input_image") {
+    return "[An image, which is left out: you read text alone.]";
+  }
+  if (type == "document" || type == "file" || type == "input_file" || type == "input_audio") {
+    return "[A file, which is left out: you read text alone.]";
+  }
+  return "";
 }
 
 std::string ReadRole(JsonFields& fields, bool tools) {

@@ -12,9 +12,13 @@
 namespace gyre::http {
 
 // The text of the field `name`: a string, or an array of parts of the type `part` ("text", "input_text", ...), whose
-// texts are joined. nullopt: absent, or an error.
+// texts are joined. `result`: of a tool, in which OmittedPart stands for what is no text. nullopt: absent, or an error.
 std::optional<std::string> ReadContent(JsonFields& fields, std::string_view name,
-                                       std::initializer_list<std::string_view> parts);
+                                       std::initializer_list<std::string_view> parts, bool result = false);
+
+// What the model reads in the place of an image or a file in a tool's result: the program that ran the tool can't take
+// it back, and each later request has it again. "": a part of this type is none of them.
+std::string_view OmittedPart(std::string_view type);
 
 // "system", "user" or "assistant", with `tools` also "tool"; "developer" means "system". "": an error.
 std::string ReadRole(JsonFields& fields, bool tools = false);

@@ -1,5 +1,6 @@
 // The route POST /v1/responses.
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -44,6 +45,7 @@ class ResponsesAnswer : public OpenAiAnswer {
   void ReadFields(JsonFields& fields, Question* question) override;
   std::optional<ApiError> Prepare(Question question) override;
   json::array ReadPrevious(JsonFields& fields);
+  json::value KeptItem(const std::string& id) const;
   // The object at its end, which is kept if it is to be.
   json::object End(const UsageSum& usage);
   // The object while it is written (no usage) or at its end.
@@ -145,14 +147,22 @@ void AddResult(JsonFields& fields, json::array* messages) {
   fields.Require("call_id");
   fields.Require("output");
   const std::string id = fields.String("call_id").value_or("");
-  const auto output = ReadContent(fields, "output", {"input_text", "output_text", "text"});
+  const auto output = ReadContent(fields, "output", {"input_text", "output_text", "text"}, true);
   for (const char* field : {"id", "status"}) fields.Ignore(field);
   messages->push_back(ToolResult(id, output.value_or("")));
 }
 
+// What other servers did for their answers, of which nothing is to be read here.
+constexpr std::string_view kOfOtherServers[] = {"code_interpreter_call", "file_search_call", "image_generation_call",
+                                                "mcp_list_tools",        "tool_search_call", "tool_search_output",
+                                                "web_search_call"};
+
 // Reads a message of the conversation; items without an effect here add none.
 void ReadItem(JsonFields& fields, json::array* messages) {
   const std::string type = fields.String("type").value_or("message");
+  if (std::find(std::begin(kOfOtherServers), std::end(kOfOtherServers), type) != std::end(kOfOtherServers)) {
+    return fields.IgnoreAll("");
+  }
   if (type == "reasoning") return AddThought(fields, messages);
   if (type == "function_call" || type == "custom_tool_call")
     return AddCall(fields, type == "custom_tool_call", messages);
@@ -186,8 +196,24 @@ void JoinSystem(json::array* messages) {
   messages->front() = TextMessage("system", all);
 }
 
+// Finds an item of a response that is kept, by its id; null: there is none.
+using FindItem = std::function<json::value(const std::string& id)>;
+
+// Puts the items into the places where the input names them.
+void ReplaceReferences(JsonFields& fields, const FindItem& find, json::array* items) {
+  for (json::value& item : *items) {
+    const json::object* object = item.if_object();
+    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    if (type == nullptr || *type != "item_reference") continue;
+    const json::value* id = object->if_contains("id");
+    const std::string name(id != nullptr && id->is_string() ? View(id->get_string()) : "");
+    item = find(name);
+    if (item.is_null()) return fields.Fail(BadRequest(fmt::format("Item with id '{}' not found.", name), "input"));
+  }
+}
+
 // `earlier`: the items that stand before the input. `own`: gets those of the input.
-json::array ReadInput(JsonFields& fields, const json::array& earlier, json::array* own) {
+json::array ReadInput(JsonFields& fields, const json::array& earlier, const FindItem& find, json::array* own) {
   json::array messages;
   const std::string instructions = fields.String("instructions").value_or("");
   if (!instructions.empty()) messages.push_back(TextMessage("system", instructions));
@@ -202,8 +228,9 @@ json::array ReadInput(JsonFields& fields, const json::array& earlier, json::arra
   } else if (input->is_array()) {
     const json::array& items = input->get_array();
     if (items.empty()) fields.Fail(BadRequest("input is empty", "input"));
-    fields.EachObject("input", items, add);
     *own = items;
+    ReplaceReferences(fields, find, own);
+    fields.EachObject("input", *own, add);
   } else {
     fields.Fail(BadRequest("input must be a string or an array of items", "input"));
   }
@@ -272,7 +299,8 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   settings_["model"] = ReadModel(fields, context_);
   ChatInput chat;
   const json::array earlier = ReadPrevious(fields);
-  chat.conversation.messages = ReadInput(fields, earlier, &input_);
+  chat.conversation.messages = ReadInput(
+      fields, earlier, [this](const std::string& id) { return KeptItem(id); }, &input_);
   if (const json::object* extra = fields.Object("chat_template_kwargs")) chat.conversation.extra = *extra;
   ReadTextAndReasoning(fields, &chat.conversation.extra, question);
   if (const json::object* text = fields.Object("text"); text != nullptr && text->contains("format")) {
@@ -328,6 +356,21 @@ json::array ResponsesAnswer::ReadPrevious(JsonFields& fields) {
     add(ParseKept(response.response).at("output").as_array());
   }
   return items;
+}
+
+// An item of a response's output; its id has the response's in it (AddItem).
+json::value ResponsesAnswer::KeptItem(const std::string& id) const {
+  const std::string response = id.substr(std::min(id.find('_') + 1, id.size()));
+  if (context_.responses == nullptr) return nullptr;
+  for (size_t end = response.size(); end > 0 && end != std::string::npos; end = response.rfind('_', end - 1)) {
+    const StatusOr<KeptResponse> kept = context_.responses->Find("resp_" + response.substr(0, end), tenant_);
+    if (!kept.ok()) continue;
+    const json::value whole = ParseKept(kept->response);
+    for (const json::value& item : whole.at("output").as_array()) {
+      if (item.at("id") == JsonView(id)) return item;
+    }
+  }
+  return nullptr;
 }
 
 std::optional<ApiError> ResponsesAnswer::Prepare(Question question) {

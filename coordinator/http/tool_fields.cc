@@ -250,8 +250,16 @@ void ReadNestedTool(JsonFields& tool, bool customs, ToolRequest* out) {
   Finish(inner, tool);
 }
 
-// Tools of responses. `searches`: gets the places of those that search the web.
-void ReadFlatTool(JsonFields& tool, const std::string& space, ToolRequest* out, std::vector<std::string>* searches) {
+// Tools that OpenAI's servers run, or, for "tool_search", whose finds they take up.
+constexpr std::string_view kOfServers[] = {"code_interpreter", "file_search", "image_generation", "mcp",
+                                           "tool_search",      "web_search"};
+bool IsOfServers(std::string_view type) {
+  return std::any_of(std::begin(kOfServers), std::end(kOfServers),
+                     [type](std::string_view known) { return type.starts_with(known); });
+}
+
+// Tools of responses. `left_out`: gets the places of those of servers.
+void ReadFlatTool(JsonFields& tool, const std::string& space, ToolRequest* out, std::vector<std::string>* left_out) {
   tool.Require("type");
   const std::string type = tool.String("type").value_or("");
   if (type == "custom") return ReadCustom(tool, true, space, out);
@@ -261,10 +269,10 @@ void ReadFlatTool(JsonFields& tool, const std::string& space, ToolRequest* out, 
     const std::string name = tool.String("name").value_or("");
     const json::array* tools = tool.Array("tools");
     if (tools == nullptr || name.empty()) return;
-    return tool.EachObject("tools", *tools, [&](JsonFields& inner) { ReadFlatTool(inner, name, out, searches); });
+    return tool.EachObject("tools", *tools, [&](JsonFields& inner) { ReadFlatTool(inner, name, out, left_out); });
   }
-  if (type.starts_with("web_search") && space.empty()) {
-    searches->push_back(tool.Path("type"));
+  if (IsOfServers(type) && space.empty()) {
+    left_out->push_back(tool.Path("type"));
     return tool.IgnoreAll("");
   }
   if (!tool.failed() && IsFunction(tool, "function")) ReadFunction(tool, "parameters", space, out);
@@ -274,11 +282,11 @@ void ReadFlatTool(JsonFields& tool, const std::string& space, ToolRequest* out, 
 void ReadFlatTools(JsonFields& fields, ToolRequest* out) {
   const json::array* tools = fields.Array("tools");
   if (tools == nullptr) return;
-  std::vector<std::string> searches;
-  fields.EachObject("tools", *tools, [&](JsonFields& tool) { ReadFlatTool(tool, "", out, &searches); });
-  // Codex offers a search beside its own tools in each request: the model does without.
-  if (searches.empty() || !out->tools.empty()) return;
-  fields.Fail(Unprocessable(fmt::format("{}: this server searches nothing", searches.front()), searches.front()));
+  std::vector<std::string> left_out;
+  fields.EachObject("tools", *tools, [&](JsonFields& tool) { ReadFlatTool(tool, "", out, &left_out); });
+  // Codex offers some beside its own tools in each request: the model does without.
+  if (left_out.empty() || !out->tools.empty()) return;
+  fields.Fail(Unprocessable(fmt::format("{}: this server runs no tools", left_out.front()), left_out.front()));
 }
 
 // Reads the field tools, as chats have it.

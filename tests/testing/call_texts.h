@@ -30,7 +30,26 @@ class CallVocabulary {
       const char c = static_cast<char>(b);
       pieces.push_back(c == kMarkBegin || c == kMarkEnd ? std::string() : std::string(1, c));
     }
-    for (const char* longer : {"</", "\">", ">\n", "\"}", "\",", "\": ", "_call>", "\n</", "<|", "{\"", ", ", "})"}) {
+    for (const char* longer : {"</",
+                               "\">",
+                               ">\n",
+                               "\"}",
+                               "\",",
+                               "\": ",
+                               "_call>",
+                               "\n</",
+                               "<|",
+                               "{\"",
+                               ", ",
+                               "})",
+                               "parameter",
+                               "a</parameter",
+                               "</parameter>",
+                               "</arg_value>",
+                               "characters",
+                               "the clean one",
+                               "of many characters",
+                               "ab\": "}) {
       pieces.emplace_back(longer);
     }
     pieces.emplace_back();
