@@ -238,6 +238,25 @@ TEST(RequestLimitsTest, ARequestHasAtMost64StopsOf4096BytesAnd4096StopIds) {
   EXPECT_FALSE(fits(0, 0, 4097));
 }
 
+// What the model's maker recommends is the default of each request; the rest is as for any model.
+TEST(DefaultSamplingTest, FollowsTheModel) {
+  testing::TinyOptions options;
+  const auto plain = testing::BuildTinyModel(options);
+  EXPECT_EQ(DefaultSampling(**OpenModelFromBytes(plain)), SamplingParams{});
+  options.more = [](testing::GgufWriter& w) {
+    w.Float("general.sampling.temp", 0.6f);
+    w.Uint("general.sampling.top_k", 20);
+    w.Float("general.sampling.top_p", 7);  // out of its range, so it counts for nothing
+  };
+  const auto bytes = testing::BuildTinyModel(options);
+  const auto model = OpenModelFromBytes(bytes);
+  ASSERT_TRUE(model.ok()) << model.status();
+  SamplingParams expected;
+  expected.temperature = 0.6f;
+  expected.top_k = 20;
+  EXPECT_EQ(DefaultSampling(**model), expected);
+}
+
 TEST_F(ServiceTest, IdsBecomeBytesAgain) {
   const Tokenizer& t = *model_->tokenizer();
   const std::string text = "Gyre \xE2\x82\xAC and\n more";
