@@ -54,7 +54,7 @@ struct ForeignFlag {
 };
 
 constexpr char kComputing[] = "run chat serve worker bench logits perplexity eval";
-constexpr char kOnProcessors[] = "Gyre computes on the machine's processors only";
+constexpr char kByDevice[] = "--device says what a process computes on, and `gyre devices` lists what there is";
 constexpr char kByDefault[] = "it is so without a flag";
 constexpr char kSamplers[] =
     "Gyre samples by temperature, top-k, top-p, min-p and penalties: expected one of their flags";
@@ -82,7 +82,8 @@ constexpr ForeignFlag kFlags[] = {
     {"serve", "--reasoning-format", Value::kOne, "", "expected --no-reasoning-split in place of none", true,
      "auto deepseek"},
     {"serve", "--reasoning-parser", Value::kOne, "", "the model's chat template says where it thinks"},
-    {"serve", "--enable-auto-tool-choice --tool-call-parser", Value::kSwitch, "", "this server calls no tools", true},
+    {"serve", "--enable-auto-tool-choice", Value::kNone, "", kByDefault},
+    {"serve", "--tool-call-parser", Value::kOne, "", "the model's chat template says how it writes calls"},
     // Addresses.
     {"worker", "--host --port", Value::kOne, "",
      "--join HOST:PORT is the coordinator's address, --listen HOST:PORT where activations arrive", true},
@@ -106,8 +107,8 @@ constexpr ForeignFlag kFlags[] = {
     {"",
      "-ngl --n-gpu-layers --gpu-layers --num-gpu --ngl -ts --tensor-split -sm --split-mode -mg --main-gpu "
      "--gpu-memory-utilization --mem-fraction-static -ncmoe --n-cpu-moe --swap-space --cpu-offload-gb --gpus",
-     Value::kOne, "", kOnProcessors},
-    {"", "-cmoe --cpu-moe -nkvo --no-kv-offload --enforce-eager", Value::kNone, "", kOnProcessors},
+     Value::kOne, "", kByDevice},
+    {"", "-cmoe --cpu-moe -nkvo --no-kv-offload --enforce-eager", Value::kNone, "", kByDevice},
     // The model.
     {"", "-hf -hfr --hf-repo --hf --model-path -mu --model-url", Value::kOne, "--model", ""},
     {"", "-hff --hf-file", Value::kOne, "", "a name says which file, as ORG/REPO:Q4_K_M", true},
@@ -126,8 +127,12 @@ constexpr ForeignFlag kFlags[] = {
     {"", "--chat-template --chat-template-file --no-jinja", Value::kOne, "",
      "the model's own chat template is used; --format of `gyre chat` names another, and `gyre template` shows it",
      true},
-    {"", "-md --model-draft --draft --draft-max --speculative-config --speculative-model", Value::kOne, "",
-     "Gyre has no speculative decoding", true},
+    {"", "-md --model-draft --spec-draft-model --speculative-model", Value::kOne, "--draft-model", ""},
+    {"", "--draft --draft-n --draft-max --spec-draft-n-max --num-speculative-tokens", Value::kOne, "--draft-tokens",
+     ""},
+    {"", "--speculative-config", Value::kOne, "",
+     "--speculation says who guesses tokens ahead, --draft-model FILE names a model for it, --draft-tokens N how many",
+     true},
     {"",
      "--lora --lora-scaled --lora-modules --control-vector --mmproj -mm --image --override-kv -ot --override-tensor",
      Value::kOne, "", "Gyre reads one model file, as it is", true},

@@ -144,6 +144,7 @@ TEST(ForeignTest, FlagsThatMeanTheSameDoTheSame) {
            {"--n_predict", "4", "--temperature=0"},
            {"--max-tokens", "4", "--temp", "0", "--ctx-size", "64", "--n-threads", "1", "-b", "64", "-ub", "32"},
            {"-n", "4", "--temp", "0", "-ngl", "99", "-fa", "on", "-fa", "--mlock", "--jinja", "-no-cnv", "-v"},
+           {"-n", "4", "--temp", "0", "--draft-max", "4"},
            {"-n", "4", "--temp", "0", "-ctk", "f16", "-ctv", "f16", "--max-model-len", "64", "--dtype", "auto"}}) {
     std::vector<std::string> words{"run", "-m", model, "-p", "Once", "-q"};
     words.insert(words.end(), flags.begin(), flags.end());
@@ -153,7 +154,7 @@ TEST(ForeignTest, FlagsThatMeanTheSameDoTheSame) {
   }
   const Ended told = Gyre({"run", model, "-p", "x", "-n", "1", "--n-gpu-layers", "99"});
   EXPECT_EQ(told.code, 0);
-  EXPECT_THAT(told.text, HasSubstr("--n-gpu-layers has no effect: Gyre computes on the machine's processors only"));
+  EXPECT_THAT(told.text, HasSubstr("--n-gpu-layers has no effect: --device says what a process computes on"));
   // A value may look like a flag.
   EXPECT_THAT(Gyre({"run", model, "-p", "-ngl", "-n", "0", "--echo", "-q"}).text, HasSubstr("-ngl"));
 }
@@ -179,7 +180,7 @@ TEST(ForeignTest, FlagsThatMeanSomethingElseSayWhat) {
       {{"chat", model, "--host", "x"}, "--url http://HOST:PORT asks a server"},
       {{"run", model, "-p", "x", "-cnv"}, "`gyre chat MODEL` is a conversation"},
       {{"run", model, "-p", "x", "--mirostat", "2"}, "expected one of their flags"},
-      {{"run", model, "-p", "x", "-md", "draft.gguf"}, "Gyre has no speculative decoding"},
+      {{"run", model, "-p", "x", "--speculative-config", "{}"}, "--draft-model FILE names a model for it"},
       {{"run", model, "-p", "x", "-ctk", "q5_1"}, "--kv-type: "},
       {{"run", model, "-p", "x", "-ngl"}, "-ngl: a value is needed"},
       {{"run", "--cluster", "127.0.0.1:1", model}, "--model can't go with --cluster"},
