@@ -378,7 +378,7 @@ TEST(PipedChatTest, SettingsChangeDuringTheChat) {
               ::testing::AllOf(HasSubstr("wrap               off\n"), HasSubstr("system             Be brief.\n")));
   EXPECT_THAT(said("/set\\n"),
               ::testing::AllOf(HasSubstr("system             (none)\n"), HasSubstr("temp  "), HasSubstr("usage  ")));
-  EXPECT_THAT(said("/set num_gpu 9\\n"), HasSubstr("--num-gpu has no effect: Gyre computes on the machine"));
+  EXPECT_THAT(said("/set num_gpu 9\\n"), HasSubstr("--num-gpu has no effect: --device says"));
   EXPECT_THAT(said("/clear\\n/?\\n/bye\\nWhat is Gyre?\\n"),
               ::testing::AllOf(HasSubstr("Conversation cleared."), HasSubstr("/exit           leave"),
                                Not(HasSubstr("[prompt "))));
