@@ -201,7 +201,7 @@ void PrintJson(const Model& model, bool tensors) {
   fmt::print("{}\n", json::serialize(root));
 }
 
-// What is used of the layers for drafts.
+// Says whether `gyre` uses the layers for drafts that the file has, or why it does not.
 std::string DraftsNote(const Model& model) {
   const Status usable = ReadMtp(model.tensors(), model.spec()).status();
   if (!usable.ok()) return fmt::format(", not used: {}", Message(usable));

@@ -191,8 +191,8 @@ bool IsIgnored(std::string_view name, const ModelSpec& spec) {
          (spec.indexer && name.starts_with("blk.") && name.find(".indexer.") != std::string_view::npos);
 }
 
-// What is ignored, and the layers behind the model's own that predict further tokens: ReadMtp checks them where they
-// are used.
+// Whether a file may have this tensor although no layer asks for it: an ignored one, or one of the layers for drafts,
+// which ReadMtp checks where they are used.
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
   if (IsIgnored(name, spec)) return true;
   if (!name.starts_with("blk.")) return false;

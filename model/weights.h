@@ -52,7 +52,7 @@ struct HeadWeights {
   WeightView output;                                     // the embedding where tied
 };
 
-// Of the layer for drafts (ModelSpec::mtp).
+// The weights of the layer for drafts (ModelSpec::mtp).
 struct MtpWeights {
   LayerWeights layer;
   std::vector<float> embedding_norm, hidden_norm, head_norm;

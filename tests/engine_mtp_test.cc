@@ -11,6 +11,7 @@
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/shared_data.h"
+#include "tests/testing/speculation_checks.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_mtp.h"
 #include "tests/testing/tiny_ring.h"
@@ -30,38 +31,17 @@ std::vector<Request> MtpRequests(uint32_t count = 6) {
     std::mt19937 random(i + 40);
     for (uint32_t n = 0; n < 7 + 5 * i; ++n) r.prompt.push_back(static_cast<TokenId>(random() % kMtpWords));
     r.max_new_tokens = 32;
-    r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.6f;
-    r.sampling.seed = i;
-    r.ignore_end = i != 4;
+    testing::VarySettings(&r, i, 0.6f);
     if (i == 1) r.sampling.repetition_penalty = 1.3f, r.sampling.frequency_penalty = 0.2f;
-    if (i % 3 != 1) r.logprobs = i;
-    if (i == 2) r.sampling.top_k = 0, r.sampling.top_p = 0.999f, r.sampling.min_p = 0;  // asks for all logits
-    if (i == 4) r.stop_ids = {7, 8}, r.min_new_tokens = 10;
-    r.priority = static_cast<int>(i % 2);
     requests.push_back(std::move(r));
   }
   return requests;
 }
 
 RuntimeOptions MtpRing(const std::string& model, int stages, const std::string& speculation) {
-  RuntimeOptions o = testing::TinyRing(model, stages, 96);
-  o.speculation = speculation;
-  o.takes_all_drafts = true;
+  RuntimeOptions o = testing::SpeculatingRing(model, stages, speculation);
   o.draft_tokens = 4;
   return o;
-}
-
-void ExpectSame(const std::vector<testing::Outcome>& got, const std::vector<testing::Outcome>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    ASSERT_TRUE(got[i].finished) << got[i].status;
-    EXPECT_EQ(got[i].tokens, expected[i].tokens);
-    EXPECT_EQ(got[i].probabilities, expected[i].probabilities);
-    EXPECT_EQ(got[i].logprobs, expected[i].logprobs);
-    EXPECT_EQ(got[i].top, expected[i].top);
-    EXPECT_EQ(got[i].stop_id, expected[i].stop_id);
-  }
 }
 
 std::vector<testing::Outcome> Without(const std::string& model, const std::vector<Request>& requests) {
@@ -83,7 +63,7 @@ TEST(EngineMtp, AllDraftsOfARightLayerAreAccepted) {
       const auto ring = testing::OpenRing(MtpRing(file.path(), stages, "mtp"));
       ASSERT_NE(ring, nullptr);
       const auto got = testing::RunAll(ring->engine(), requests);
-      ExpectSame(got, expected);
+      testing::ExpectSameOutcomes(got, expected);
       EXPECT_EQ(got[0].usage.accepted_drafts, got[0].usage.drafted_tokens);
       // Two in the first step, then up to four in each, as far as the sequence has pages.
       EXPECT_GE(got[0].usage.accepted_drafts, 36u);
@@ -102,12 +82,12 @@ TEST(EngineMtp, SameBitsWithAllRequestsOverStages) {
     if (stages == 3) o.kv_tokens = 128;  // texts push each other out
     const auto ring = testing::OpenRing(o);
     ASSERT_NE(ring, nullptr);
-    ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
     const EngineStats stats = ring->engine().stats();
     EXPECT_GT(stats.accepted_drafts, 20u);
     EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
     // The prefixes of the same prompts are in the cache now.
-    ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
   }
 }
@@ -119,7 +99,7 @@ TEST(EngineMtp, SameBitsWithALayerThatIsWrong) {
   const auto expected = Without(file.path(), requests);
   const auto ring = testing::OpenRing(MtpRing(file.path(), 2, "mtp"));
   ASSERT_NE(ring, nullptr);
-  ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+  testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
   EXPECT_GT(ring->engine().stats().drafted_tokens, 50u);
 }
 
@@ -140,13 +120,13 @@ TEST(EngineMtp, SameBitsThroughResizesAndFaults) {
     const auto report = ring->cluster().ResizeAndWait(plan);
     ASSERT_TRUE(report.ok()) << report.status();
     ring->workers()[1]->BreakLinksForTest();
-    ExpectSame(runner.Wait(), expected);
+    testing::ExpectSameOutcomes(runner.Wait(), expected);
   }
   EXPECT_GT(ring->engine().stats().accepted_drafts, 40u);
   ring->workers()[2]->SetFaultHook([count = std::make_shared<std::atomic<int>>(0)]() -> Status {
     return ++*count % 40 == 9 ? Internal("planted fault") : absl::OkStatus();
   });
-  ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+  testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
   EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
 }
 
@@ -161,7 +141,7 @@ TEST(EngineMtp, SameBitsInEveryFamilyWithSuchLayers) {
     const auto expected = Without(path, requests);
     const auto ring = testing::OpenRing(MtpRing(path, 2, "mtp"));
     ASSERT_NE(ring, nullptr);
-    ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
     EXPECT_GT(ring->engine().stats().drafted_tokens, 20u);
   }
   // These have a norm more, whose place is not known.
@@ -177,7 +157,7 @@ TEST(EngineMtp, IsNotUsedWhereItIsNotAskedFor) {
   const auto expected = Without(file.path(), requests);
   const auto ring = testing::OpenRing(MtpRing(file.path(), 1, "ngram"));
   ASSERT_NE(ring, nullptr);
-  ExpectSame(testing::RunAll(ring->engine(), requests), expected);
+  testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests), expected);
   for (const char* speculation : {"off", "ngram"}) {
     // A damaged layer is of no consequence then.
     const testing::TinyModelFile damaged(testing::BuildTinyMtp({.without = "blk.4.nextn.eh_proj.weight"}));
@@ -204,7 +184,7 @@ TEST(EngineMtp, DamagedFilesAreRefusedWhereTheLayerIsAskedFor) {
     // By itself it goes on without.
     const auto ring = testing::OpenRing(MtpRing(file.path(), 1, "auto"));
     ASSERT_NE(ring, nullptr);
-    ExpectSame(testing::RunAll(ring->engine(), MtpRequests(2)), Without(file.path(), MtpRequests(2)));
+    testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), MtpRequests(2)), Without(file.path(), MtpRequests(2)));
   }
   const testing::TinyModelFile without(testing::TinyOptions{});
   EXPECT_THAT(Message(Runtime::Open(MtpRing(without.path(), 1, "mtp")).status()), HasSubstr("no layer for drafts"));

@@ -17,6 +17,7 @@
 #include "tests/testing/delayed_port.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/shared_data.h"
+#include "tests/testing/speculation_checks.h"
 #include "tests/testing/tiny_hybrid.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -83,40 +84,12 @@ std::vector<Request> Requests() {
     for (uint32_t n = 0; n < 12 + 3 * i; ++n) r.prompt.push_back(static_cast<TokenId>(random() % kWords));
     r.prompt.insert(r.prompt.end(), r.prompt.begin(), r.prompt.begin() + 9);
     r.max_new_tokens = 36;
-    r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
-    r.sampling.seed = i;
-    r.ignore_end = i != 4;
+    testing::VarySettings(&r, i, 0.8f);
     if (i % 2 == 1) r.sampling.repetition_penalty = 1.3f, r.sampling.frequency_penalty = 0.2f;
-    if (i % 3 != 1) r.logprobs = i;
-    if (i == 2) r.sampling.top_k = 0, r.sampling.top_p = 0.999f, r.sampling.min_p = 0;  // asks for all logits
     if (i == 3) r.sampling.temperature = 0, r.sampling.repetition_penalty = 1;
-    if (i == 4) r.stop_ids = {7, 8}, r.min_new_tokens = 10;
-    r.priority = static_cast<int>(i % 2);
     requests.push_back(std::move(r));
   }
   return requests;
-}
-
-RuntimeOptions Ring(const std::string& model, int stages, const std::string& speculation) {
-  RuntimeOptions o = testing::TinyRing(model, stages, 96);
-  o.speculation = speculation;
-  o.takes_all_drafts = true;
-  return o;
-}
-
-void ExpectEqual(const std::vector<testing::Outcome>& got, const std::vector<testing::Outcome>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    ASSERT_TRUE(got[i].finished) << got[i].status;
-    EXPECT_EQ(got[i].tokens, expected[i].tokens);
-    EXPECT_EQ(got[i].probabilities, expected[i].probabilities);
-    EXPECT_EQ(got[i].logprobs, expected[i].logprobs);
-    EXPECT_EQ(got[i].top, expected[i].top);
-    EXPECT_EQ(got[i].stop_id, expected[i].stop_id);
-    EXPECT_EQ(got[i].reason, expected[i].reason);
-    EXPECT_EQ(got[i].usage.generated_tokens, expected[i].usage.generated_tokens);
-  }
 }
 
 std::shared_ptr<Adversary> Knowing(const std::vector<Request>& requests,
@@ -147,7 +120,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
   const testing::TinyModelFile file(hybrid ? testing::BuildTinyHybrid(GetParam()) : testing::BuildTinyModel(options));
   if (path.empty()) path = file.path();
   const std::vector<Request> requests = Requests();
-  const auto without = testing::OpenRing(Ring(path, 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(path, 1, "off"));
   ASSERT_NE(without, nullptr);
   const std::vector<testing::Outcome> expected = testing::RunAll(without->engine(), requests);
   EXPECT_EQ(without->engine().stats().drafted_tokens, 0u);
@@ -155,7 +128,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
   for (const auto& [stages, speculation] :
        {std::pair(1, "ngram"), {1, "auto"}, {2, "auto"}, {3, "ngram"}, {4, "auto"}}) {
     SCOPED_TRACE(fmt::format("{} stages, {}", stages, speculation));
-    RuntimeOptions o = Ring(path, stages, speculation);
+    RuntimeOptions o = testing::SpeculatingRing(path, stages, speculation);
     if (std::string_view(speculation) == "auto") o.drafter = adversary;
     if (stages == 3) o.kv_tokens = 128;  // texts push each other out
     const auto ring = testing::OpenRing(o);
@@ -166,7 +139,7 @@ TEST_P(SpeculationFamilies, SameBitsWithEveryDrafter) {
       for (size_t at = 5; at < asked[i].prediction.size(); at += 8)
         asked[i].prediction[at] = 95 - static_cast<TokenId>(i);
     }
-    ExpectEqual(testing::RunAll(ring->engine(), asked), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), asked), expected);
     const EngineStats stats = ring->engine().stats();
     EXPECT_GT(stats.accepted_drafts, 0u);
     if (o.drafter != nullptr) EXPECT_GT(stats.drafted_tokens, stats.accepted_drafts);
@@ -203,44 +176,44 @@ class SpeculationTest : public ::testing::Test {
 TEST_F(SpeculationTest, SameBitsForEveryTypeOfTheKvCache) {
   for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
     SCOPED_TRACE(type);
-    RuntimeOptions o = Ring(file_.path(), 1, "off");
+    RuntimeOptions o = testing::SpeculatingRing(file_.path(), 1, "off");
     o.kv_type = type;
     const auto without = testing::OpenRing(o);
     ASSERT_NE(without, nullptr);
     const auto expected = testing::RunAll(without->engine(), requests_);
-    o = Ring(file_.path(), 2, "auto");
+    o = testing::SpeculatingRing(file_.path(), 2, "auto");
     o.kv_type = type;
     o.drafter = Knowing(requests_, expected);
     const auto with = testing::OpenRing(o);
     ASSERT_NE(with, nullptr);
-    ExpectEqual(testing::RunAll(with->engine(), requests_), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(with->engine(), requests_), expected);
     EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
   }
 }
 
 // With all logits of each row, and with the whole prompt or a chunk in a step.
 TEST_F(SpeculationTest, SameBitsWithoutCandidatesAndWithShortSteps) {
-  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
   const auto expected = testing::RunAll(without->engine(), requests_);
   for (const bool candidates : {false, true}) {
-    RuntimeOptions o = Ring(file_.path(), 2, "auto");
+    RuntimeOptions o = testing::SpeculatingRing(file_.path(), 2, "auto");
     o.no_candidates = !candidates;
     o.max_rows = candidates ? 5 : 64;
     o.chunk = 3;
     o.drafter = Knowing(requests_, expected);
     const auto with = testing::OpenRing(o);
     ASSERT_NE(with, nullptr);
-    ExpectEqual(testing::RunAll(with->engine(), requests_), expected);
+    testing::ExpectSameOutcomes(testing::RunAll(with->engine(), requests_), expected);
     EXPECT_GT(with->engine().stats().accepted_drafts, 0u);
   }
 }
 
 TEST_F(SpeculationTest, SameBitsThroughResizes) {
-  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
   const auto expected = testing::RunAll(without->engine(), requests_);
-  RuntimeOptions o = Ring(file_.path(), 3, "auto");
+  RuntimeOptions o = testing::SpeculatingRing(file_.path(), 3, "auto");
   o.tcp = true;
   o.drafter = Knowing(requests_, expected);
   const auto ring = testing::OpenRing(o);
@@ -250,23 +223,23 @@ TEST_F(SpeculationTest, SameBitsThroughResizes) {
     for (const Request& r : requests_) runner.Add(r);
     const auto report = ring->cluster().ResizeAndWait(text);
     ASSERT_TRUE(report.ok()) << report.status();
-    ExpectEqual(runner.Wait(), expected);
+    testing::ExpectSameOutcomes(runner.Wait(), expected);
   }
   EXPECT_GT(ring->engine().stats().accepted_drafts, 0u);
 }
 
 // The drafter goes on while a lap is under way; layers move, steps fail and the ring breaks meanwhile.
 TEST_F(SpeculationTest, SameBitsOverLongWays) {
-  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
   const auto expected = testing::RunAll(without->engine(), requests_);
-  RuntimeOptions o = Ring(file_.path(), 3, "auto");
+  RuntimeOptions o = testing::SpeculatingRing(file_.path(), 3, "auto");
   const auto adversary = Knowing(requests_, expected);
   o.drafter = adversary;
   o.wrap_port = testing::Delays(std::chrono::milliseconds(2));
   const auto ring = testing::OpenRing(o);
   ASSERT_NE(ring, nullptr);
-  ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+  testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests_), expected);
   EXPECT_GT(adversary->behind(), 5);
   for (const char* plan : {"local-1=0,local-2=1,local-3=2-3", "local-1=0-1,local-2=2,local-3=3"}) {
     testing::Runner runner(ring->engine());
@@ -274,22 +247,22 @@ TEST_F(SpeculationTest, SameBitsOverLongWays) {
     const auto report = ring->cluster().ResizeAndWait(plan);
     ASSERT_TRUE(report.ok()) << report.status();
     ring->workers()[1]->BreakLinksForTest();
-    ExpectEqual(runner.Wait(), expected);
+    testing::ExpectSameOutcomes(runner.Wait(), expected);
   }
   ring->workers()[1]->SetFaultHook([count = std::make_shared<std::atomic<int>>(0)]() -> Status {
     return ++*count % 40 == 9 ? Internal("planted fault") : absl::OkStatus();
   });
-  ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+  testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests_), expected);
   EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
 }
 
 // A stage leaves out what it has not begun when it hears that a draft before it was not drawn.
 TEST_F(SpeculationTest, VoidStepsAreNotComputed) {
-  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
   const auto expected = testing::RunAll(without->engine(), requests_);
   for (const int stages : {1, 3}) {
-    RuntimeOptions o = Ring(file_.path(), stages, "auto");
+    RuntimeOptions o = testing::SpeculatingRing(file_.path(), stages, "auto");
     o.drafter = Knowing(requests_, expected);
     o.steps_in_flight = 6;
     const auto ring = testing::OpenRing(o);
@@ -304,7 +277,7 @@ TEST_F(SpeculationTest, VoidStepsAreNotComputed) {
     // On a busy machine the stages may hear too late, so the texts come several times.
     uint64_t left_out = 0;
     for (int round = 0; round < 20 && left_out == 0; ++round) {
-      ExpectEqual(testing::RunAll(ring->engine(), requests_), expected);
+      testing::ExpectSameOutcomes(testing::RunAll(ring->engine(), requests_), expected);
       for (const auto& worker : ring->workers()) left_out += worker->stats().void_steps;
     }
     EXPECT_GT(left_out, 0u) << stages;
@@ -313,7 +286,7 @@ TEST_F(SpeculationTest, VoidStepsAreNotComputed) {
 
 // The model drafts for itself, so that nearly all comes true; another model of the same vocabulary is mostly wrong.
 TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
-  const auto without = testing::OpenRing(Ring(file_.path(), 1, "off"));
+  const auto without = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "off"));
   ASSERT_NE(without, nullptr);
   testing::TinyOptions other = Options();
   other.seed = 77;
@@ -323,14 +296,14 @@ TEST_F(SpeculationTest, ADraftModelChangesNoBit) {
     for (Request& r : requests) r.sampling.draw = method, r.speculation.n_max = 6;
     const auto expected = testing::RunAll(without->engine(), requests);
     for (const std::string& path : {file_.path(), stranger.path()}) {
-      RuntimeOptions o = Ring(file_.path(), 2, "auto");
+      RuntimeOptions o = testing::SpeculatingRing(file_.path(), 2, "auto");
       o.draft_model = path;
       o.draft_tokens = 5;
       o.steps_in_flight = 1;  // rows wait for drafts, which come too late elsewhere
       o.parallel = 2;         // its texts push each other out
       const auto with = testing::OpenRing(o);
       ASSERT_NE(with, nullptr);
-      ExpectEqual(testing::RunAll(with->engine(), requests), expected);
+      testing::ExpectSameOutcomes(testing::RunAll(with->engine(), requests), expected);
       const EngineStats stats = with->engine().stats();
       EXPECT_GT(stats.drafted_tokens, 50u);
       if (path == file_.path()) EXPECT_GT(2 * stats.accepted_drafts, stats.drafted_tokens);
@@ -342,7 +315,7 @@ TEST_F(SpeculationTest, ADraftModelOfAnotherVocabularyIsRefused) {
   testing::TinyOptions other = Options();
   other.vocab = 112;
   const testing::TinyModelFile stranger(other);
-  RuntimeOptions o = Ring(file_.path(), 1, "auto");
+  RuntimeOptions o = testing::SpeculatingRing(file_.path(), 1, "auto");
   o.draft_model = stranger.path();
   const auto ring = Runtime::Open(o);
   EXPECT_EQ(ring.status().code(), absl::StatusCode::kFailedPrecondition) << ring.status();
@@ -350,7 +323,7 @@ TEST_F(SpeculationTest, ADraftModelOfAnotherVocabularyIsRefused) {
 
 // The limits of a request hold to the token, and its numbers say what was drafted.
 TEST_F(SpeculationTest, LimitsHoldAndRequestsChoose) {
-  const auto ring = testing::OpenRing(Ring(file_.path(), 1, "ngram"));
+  const auto ring = testing::OpenRing(testing::SpeculatingRing(file_.path(), 1, "ngram"));
   ASSERT_NE(ring, nullptr);
   Request r = requests_[3];
   std::vector<TokenId> whole;

@@ -252,7 +252,7 @@ StatusOr<Frame> FramedLink::Receive(Deadline deadline) {
     const bool partial = in_frame_ || to_ > from_;
     const bool limited = partial && options_.silence != Duration::max();
     const Deadline silent = limited ? progress_ + options_.silence : kNoDeadline;
-    // Who only looks whether something came makes no system call for it, and rings no bell at a sender.
+    // A caller that does not wait makes no system call, and no sender is asked to wake it.
     if (const Deadline now = Clock::now(); deadline <= now && now < silent) return DeadlineExceeded("nothing came");
     const Status status = WaitFor(ByteStream::Ready::kRead, std::min(deadline, silent));
     if (!absl::IsDeadlineExceeded(status)) {

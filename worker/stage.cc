@@ -16,6 +16,8 @@ Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
       dim_(static_cast<size_t>(parts_.model->spec().dim)),
       vocab_(static_cast<size_t>(parts_.model->spec().vocab)),
       per_layer_width_(static_cast<size_t>(parts_.model->spec().per_layer_width)) {
+  if (parts_.last && parts_.ends.mtp != nullptr)
+    drafter_.emplace(parts_.model->spec(), parts_.ends, backend_, forward_, selected_, logits_);
   if (per_layer_width_ == 0) return;
   // Both were looked up when the model was opened.
   embedding_ = *parts_.model->Embedding();
@@ -42,7 +44,7 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (most > 0 && end > most)
     return InvalidArgument("sequence {}: {} positions, this model's texts have at most {}", seq, end, most);
   GYRE_RETURN_IF_ERROR(CheckPages(s));
-  GYRE_RETURN_IF_ERROR(CheckMtp(s));
+  if (drafter_) GYRE_RETURN_IF_ERROR(drafter_->Check(s));  // a stage without one ignores all of it
   return CheckRequests(s);
 }
 
@@ -172,7 +174,7 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   if (parts_.model->spec().has_slots) s.blocks[kSlotGroup] = SlotTable{.slot = 0}.Entries();
   constexpr uint32_t kAnswers = 64;  // of which the logits lie beside each other
   s.requests = {{.first = 0, .count = std::min(rows, kAnswers), .mode = RowMode::kArgmax}};
-  if (parts_.ends.mtp != nullptr) s.mtp = {.next = std::vector<TokenId>(rows + 1), .first = 0, .most = 1};
+  if (drafter_) s.mtp = {.next = std::vector<TokenId>(rows + 1), .first = 0, .most = 1};
   StepBatch batch;
   batch.seqs.push_back(std::move(s));
   const std::vector<std::byte> input(rows * input_width());
@@ -209,7 +211,7 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   }
   if (per_layer_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, per_layer_tokens_);
   places_.Fill(batch, backend_);
-  const bool makes_drafts = MakesDrafts(batch);
+  const bool makes_drafts = drafter_ && MtpDrafter::Drafts(batch);
   for (const auto& layer : parts_.layers) {
     const bool ends = parts_.last && layer == parts_.layers.back();
     if (ends) logit_rows_.FillLogitRows(batch, places_, backend_);
@@ -222,9 +224,9 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   if (parts_.last) {
     // The rest of the wait counts as a layer, as a device may still be in the first one.
     const TimedLayer timed(clock, count);
-    if (makes_drafts) KeepForDrafts(count, batch.seqs.size());
+    if (makes_drafts) drafter_->KeepHidden(x, count, batch.seqs.size(), logit_rows_);
     Answers(batch, answer);
-    if (makes_drafts) MakeDrafts(batch, answer);
+    if (makes_drafts) drafter_->Draft(batch, answer);
     return backend_.Finish();
   }
   saturated_ = 0;

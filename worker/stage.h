@@ -2,8 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,6 +15,7 @@
 #include "worker/layer.h"
 #include "worker/layer_clock.h"
 #include "worker/mask_table.h"
+#include "worker/mtp_drafter.h"
 #include "worker/selected_logits.h"
 
 namespace gyre {
@@ -96,30 +97,6 @@ class Stage {
   void AnswerHidden(StepAnswer* answer);
   void AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, StepAnswer* answer);
   void Keep(const RowAnswer& row, uint32_t model, const float* hidden);
-  // Drafts of the layer for them (stage_mtp.cc). Before the answers the hidden states of all rows are kept, and x_ is
-  // left to the logit rows; behind them the layer computes its rows.
-  bool MakesDrafts(const StepBatch& batch) const;
-  Status CheckMtp(const SeqRows& s) const;
-  void KeepForDrafts(size_t rows, size_t sequences);
-  void MakeDrafts(const StepBatch& batch, StepAnswer* answer);
-  // A text that gets drafts.
-  struct Drafted {
-    const SeqRows* rows;
-    RowAnswer* answer;  // whose last draft is the token before the next one
-  };
-  // The token behind a row that a draft was made for, before it was drawn.
-  struct Guess {
-    SeqId seq{};
-    uint32_t incarnation = 0;
-    uint32_t position = 0;
-    TokenId token = 0;
-  };
-  bool RepeatGuess(const SeqRows& s, size_t at);
-  void KeepGuess(const Guess& guess, size_t row);
-  void AddForDrafts(const SeqRows& s, size_t before, size_t extra, std::span<RowAnswer> answers,
-                    std::vector<Drafted>* drafted);
-  void DraftNext(std::span<const Drafted> drafted, const float* hidden);
-  const float* Embedded(std::span<const TokenId> ids);
 
   const StageParts parts_;
   Backend& backend_;
@@ -142,21 +119,9 @@ class Stage {
   MaskTable masks_;
   // Normalized hidden states [kKeptRows][dim] of the last sampled rows, and whose they are.
   DeviceBuffer<float> kept_;
-  // The rows of the layer for drafts: their places, the tokens behind them, and which of the step's they are.
-  StepBatch mtp_batch_;
-  RowPlaces mtp_places_, mtp_logit_rows_;
-  std::vector<TokenId> mtp_ids_;
-  std::vector<uint32_t> mtp_rows_;
-  std::vector<float> mtp_host_;
-  DeviceBuffer<float> mtp_hidden_, mtp_gathered_, mtp_x_;
-  std::vector<std::pair<Guess, size_t>> made_;  // in this step, with their rows
-  // The last guesses, and the hidden states [kGuesses][dim] of their rows.
-  static constexpr size_t kGuesses = 64;
-  std::vector<Guess> mtp_guesses_;
-  DeviceBuffer<float> mtp_kept_;
-  size_t next_guess_ = 0;
   std::vector<FullLogitsRequest> kept_keys_;
   size_t next_kept_ = 0;
+  std::optional<MtpDrafter> drafter_;  // of a last stage with a layer for drafts
 };
 
 }  // namespace gyre

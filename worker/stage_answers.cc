@@ -101,8 +101,13 @@ void Stage::AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, St
     if (!request.logprobs) continue;
     const bool targets = request.mode == RowMode::kTargets;
     const bool top = request.mode == RowMode::kTopK && request.biased.empty() && mask.empty();
-    const bool known = targets || (top && request.temperature == 1);
-    a.sum_all = known ? targets ? a.sum : a.sum_t : selected_.AskLogSumExp(logits, 1.0, {}, {});
+    if (targets) {
+      a.sum_all = a.sum;
+    } else if (top && request.temperature == 1) {
+      a.sum_all = a.sum_t;
+    } else {
+      a.sum_all = selected_.AskLogSumExp(logits, 1.0, {}, {});
+    }
     a.best = top && request.k >= *request.logprobs ? a.top : selected_.AskBest(logits, *request.logprobs, {}, {});
   }
   selected_.Find(vocab_, backend_);

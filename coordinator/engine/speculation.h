@@ -82,7 +82,7 @@ class RequestDrafts {
   double mtp_chance() const { return chances_.Of(DraftChances::kMtp); }
   // What the last stage guesses of the token that is drawn next and of those behind it.
   void Expect(std::vector<TokenId> mtp) { mtp_ = std::move(mtp); }
-  // What is left of that, as all before it was drawn.
+  // Returns those of these guesses that are not drawn yet; all before them were drawn as guessed.
   std::vector<TokenId> TakeGuesses() { return std::exchange(mtp_, {}); }
   // The chance that the first `n` drafts come true.
   double ChanceOfFirst(size_t n) const;

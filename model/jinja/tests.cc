@@ -56,7 +56,7 @@ const std::unordered_map<std::string, TestEntry>& Tests() {
        {"", [](Interpreter&, const Value& v, Arguments&) { return v.dict() != nullptr && !v.dict()->is_namespace; }}},
       {"iterable", {"", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }}},
       {"sequence", {"", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }}},
-      // What is undefined can be called in Jinja2, which then fails.
+      // Jinja2 counts an undefined value as callable; the call itself then fails.
       {"callable",
        {"", [](Interpreter&, const Value& v, Arguments&) { return v.function() != nullptr || v.undefined(); }}},
       {"equalto", {kOther, IsEqual}},

@@ -1,10 +1,9 @@
-// Drafts of the model's own layer for them, behind the answers of the last stage (docs/speculation.md, MTP). Nothing
-// here changes an answer: what is wrong costs drafts that are not drawn.
+#include "worker/mtp_drafter.h"
+
 #include <algorithm>
 #include <chrono>
 
 #include "base/clock.h"
-#include "worker/stage.h"
 
 namespace gyre {
 namespace {
@@ -23,14 +22,12 @@ TokenId Likeliest(const RowAnswer& answer) {
 
 }  // namespace
 
-bool Stage::MakesDrafts(const StepBatch& batch) const {
-  return parts_.ends.mtp != nullptr &&
-         std::any_of(batch.seqs.begin(), batch.seqs.end(), [](const SeqRows& s) { return s.mtp.has_value(); });
+bool MtpDrafter::Drafts(const StepBatch& batch) {
+  return std::any_of(batch.seqs.begin(), batch.seqs.end(), [](const SeqRows& s) { return s.mtp.has_value(); });
 }
 
-// A stage without the layer ignores all of it.
-Status Stage::CheckMtp(const SeqRows& s) const {
-  if (parts_.ends.mtp == nullptr || !s.mtp) return absl::OkStatus();
+Status MtpDrafter::Check(const SeqRows& s) const {
+  if (!s.mtp) return absl::OkStatus();
   const auto seq = static_cast<uint64_t>(s.seq);
   if (s.mtp->next.size() != size_t{s.row_count} + 1 || s.mtp->most > kMaxMtpDrafts)
     return InvalidArgument("sequence {}: {} drafts of {} tokens behind {} rows", seq, s.mtp->most, s.mtp->next.size(),
@@ -41,7 +38,7 @@ Status Stage::CheckMtp(const SeqRows& s) const {
     if (unknown || (id >= 0 && id < static_cast<TokenId>(vocab_))) continue;
     return InvalidArgument("sequence {}: token id {}, the vocabulary has 0-{}", seq, id, vocab_ - 1);
   }
-  const PagePool& pool = *parts_.ends.mtp->layer->pages;
+  const PagePool& pool = *ends_.mtp->layer->pages;
   const std::vector<BlockId>& table = s.blocks[kPageGroup];
   const size_t end = size_t{s.first_position} + s.row_count, block = static_cast<size_t>(pool.view().block_size);
   if (table.size() * block < end)
@@ -53,49 +50,48 @@ Status Stage::CheckMtp(const SeqRows& s) const {
   return absl::OkStatus();
 }
 
-// Behind the step's rows there is room for one of each sequence.
-void Stage::KeepForDrafts(size_t rows, size_t sequences) {
-  float* hidden = mtp_hidden_.EnsureCapacity(backend_.device(), (rows + sequences) * dim_);
-  forward_.FinalNorm(x_.data(), rows, parts_.ends, parts_.model->spec(), hidden);
-  if (logit_rows_.count() > 0 && logit_rows_.count() < rows)
-    backend_.GatherRows(x_.data(), dim_, logit_rows_.numbers(), dim_, x_.data());
+// Behind the step's rows there is room for one more of each sequence: RepeatGuess takes it.
+void MtpDrafter::KeepHidden(float* x, size_t rows, size_t sequences, const RowPlaces& logit_rows) {
+  float* hidden = hidden_.EnsureCapacity(backend_.device(), (rows + sequences) * dim_);
+  forward_.FinalNorm(x, rows, ends_, spec_, hidden);
+  if (logit_rows.count() > 0 && logit_rows.count() < rows) backend_.GatherRows(x, dim_, logit_rows.numbers(), dim_, x);
 }
 
 // The embeddings of tokens, on the device. Few, or rows of a prompt, which cost more elsewhere.
-const float* Stage::Embedded(std::span<const TokenId> ids) {
-  const WeightView& embedding = parts_.ends.mtp->embedding;
-  mtp_host_.resize(ids.size() * dim_);
-  for (size_t r = 0; r < ids.size(); ++r) DequantizeRow(embedding, static_cast<size_t>(ids[r]), &mtp_host_[r * dim_]);
-  const float scale = parts_.model->spec().embedding_scale;
-  for (float& v : mtp_host_) v *= scale;
-  return backend_.Upload(std::span<const float>(mtp_host_)).data();
+const float* MtpDrafter::Embedded(std::span<const TokenId> ids) {
+  const WeightView& embedding = ends_.mtp->embedding;
+  host_.resize(ids.size() * dim_);
+  for (size_t r = 0; r < ids.size(); ++r) DequantizeRow(embedding, static_cast<size_t>(ids[r]), &host_[r * dim_]);
+  const float scale = spec_.embedding_scale;
+  for (float& v : host_) v *= scale;
+  return backend_.Upload(std::span<const float>(host_)).data();
 }
 
 // The row before the item's first one goes through the layer again, if the token that it was given was a guess and
 // another one was drawn. Returns whether it does; its hidden state is then that of row number `at`.
-bool Stage::RepeatGuess(const SeqRows& s, size_t at) {
-  for (size_t i = 1; i <= mtp_guesses_.size(); ++i) {
+bool MtpDrafter::RepeatGuess(const SeqRows& s, size_t at) {
+  for (size_t i = 1; i <= guesses_.size(); ++i) {
     const size_t place = (next_guess_ + kGuesses - i) % kGuesses;
-    const Guess& guess = mtp_guesses_[place];
+    const Guess& guess = guesses_[place];
     if (guess.seq != s.seq || guess.incarnation != s.incarnation || guess.position + 1 != s.first_position) continue;
     if (guess.token == s.mtp->next[0]) return false;
-    backend_.Copy(mtp_kept_.data() + place * dim_, mtp_hidden_.data() + at * dim_, dim_ * sizeof(float));
+    backend_.Copy(kept_.data() + place * dim_, hidden_.data() + at * dim_, dim_ * sizeof(float));
     return true;
   }
   return false;
 }
 
-void Stage::KeepGuess(const Guess& guess, size_t row) {
-  float* kept = mtp_kept_.EnsureCapacity(backend_.device(), kGuesses * dim_);
-  if (mtp_guesses_.size() < kGuesses) mtp_guesses_.emplace_back();
-  mtp_guesses_[next_guess_] = guess;
-  backend_.Copy(mtp_hidden_.data() + row * dim_, kept + next_guess_ * dim_, dim_ * sizeof(float));
+void MtpDrafter::KeepGuess(const Guess& guess, size_t row) {
+  float* kept = kept_.EnsureCapacity(backend_.device(), kGuesses * dim_);
+  if (guesses_.size() < kGuesses) guesses_.emplace_back();
+  guesses_[next_guess_] = guess;
+  backend_.Copy(hidden_.data() + row * dim_, kept + next_guess_ * dim_, dim_ * sizeof(float));
   next_guess_ = (next_guess_ + 1) % kGuesses;
 }
 
 // Rows of a sequence, which begin at row `before` of the step, go through the layer. `answers`: those of its rows.
 // `extra`: the number of the row that RepeatGuess may take.
-void Stage::AddForDrafts(const SeqRows& s, size_t before, size_t extra, std::span<RowAnswer> answers,
+void MtpDrafter::AddRows(const SeqRows& s, size_t before, size_t extra, std::span<RowAnswer> answers,
                          std::vector<Drafted>* drafted) {
   std::vector<TokenId> next(s.mtp->next.begin() + 1, s.mtp->next.end());
   SeqRows rows{.seq = s.seq,
@@ -124,26 +120,26 @@ void Stage::AddForDrafts(const SeqRows& s, size_t before, size_t extra, std::spa
   rows.row_count = static_cast<uint32_t>(next.size());
   if (next.empty()) return;
   if (s.first_position > 0 && RepeatGuess(s, extra)) {
-    mtp_rows_.push_back(static_cast<uint32_t>(extra));
-    mtp_ids_.push_back(s.mtp->next[0]);
+    rows_.push_back(static_cast<uint32_t>(extra));
+    ids_.push_back(s.mtp->next[0]);
     --rows.first_position;
     ++rows.row_count;
     for (RowRequest& r : rows.requests) ++r.first;
   }
-  for (size_t i = 0; i < next.size(); ++i) mtp_rows_.push_back(static_cast<uint32_t>(before + i));
-  mtp_ids_.insert(mtp_ids_.end(), next.begin(), next.end());
-  mtp_batch_.seqs.push_back(std::move(rows));
+  for (size_t i = 0; i < next.size(); ++i) rows_.push_back(static_cast<uint32_t>(before + i));
+  ids_.insert(ids_.end(), next.begin(), next.end());
+  batch_.seqs.push_back(std::move(rows));
   if (turn == nullptr || s.mtp->most == 0) return;
   turn->drafts = {next[turn->position - s.first_position]};
   drafted->push_back({.rows = &s, .answer = turn});
 }
 
-void Stage::MakeDrafts(const StepBatch& batch, StepAnswer* answer) {
+void MtpDrafter::Draft(const StepBatch& batch, StepAnswer* answer) {
   const Deadline began = Clock::now();
-  const MtpHead& mtp = *parts_.ends.mtp;
-  mtp_batch_.seqs.clear();
-  mtp_ids_.clear();
-  mtp_rows_.clear();
+  const MtpHead& mtp = *ends_.mtp;
+  batch_.seqs.clear();
+  ids_.clear();
+  rows_.clear();
   made_.clear();
   std::vector<Drafted> drafted;
   size_t row = 0, first_answer = 0;
@@ -152,27 +148,26 @@ void Stage::MakeDrafts(const StepBatch& batch, StepAnswer* answer) {
   for (const SeqRows& s : batch.seqs) {
     size_t answers = 0;
     for (const RowRequest& r : s.requests) answers += r.count;
-    if (s.mtp) AddForDrafts(s, row, extra++, std::span(answer->rows).subspan(first_answer, answers), &drafted);
+    if (s.mtp) AddRows(s, row, extra++, std::span(answer->rows).subspan(first_answer, answers), &drafted);
     row += s.row_count;
     first_answer += answers;
   }
-  if (mtp_ids_.empty()) return;
+  if (ids_.empty()) return;
   for (const auto& [guess, at] : made_) KeepGuess(guess, at);
-  const size_t rows = mtp_ids_.size();
-  mtp_places_.Fill(mtp_batch_, backend_);
-  mtp_logit_rows_.FillLogitRows(mtp_batch_, mtp_places_, backend_);
-  const float* hidden = mtp_hidden_.data();
+  const size_t rows = ids_.size();
+  places_.Fill(batch_, backend_);
+  logit_rows_.FillLogitRows(batch_, places_, backend_);
+  const float* hidden = hidden_.data();
   bool all = rows == count;  // in their order
-  for (size_t i = 0; all && i < rows; ++i) all = mtp_rows_[i] == i;
+  for (size_t i = 0; all && i < rows; ++i) all = rows_[i] == i;
   if (!all) {
-    float* gathered = mtp_gathered_.EnsureCapacity(backend_.device(), rows * dim_);
-    backend_.GatherRows(hidden, dim_, backend_.Upload(std::span<const uint32_t>(mtp_rows_)), dim_, gathered);
+    float* gathered = gathered_.EnsureCapacity(backend_.device(), rows * dim_);
+    backend_.GatherRows(hidden, dim_, backend_.Upload(std::span<const uint32_t>(rows_)), dim_, gathered);
     hidden = gathered;
   }
-  float* x = mtp_x_.EnsureCapacity(backend_.device(), rows * dim_);
-  forward_.JoinForDrafts(mtp, Embedded(mtp_ids_), hidden, mtp_places_, x);
-  forward_.RunLayer(*mtp.layer, mtp.layer->pages.get(), mtp_places_,
-                    mtp_logit_rows_.count() < rows ? mtp_logit_rows_ : mtp_places_, x);
+  float* x = x_.EnsureCapacity(backend_.device(), rows * dim_);
+  forward_.JoinForDrafts(mtp, Embedded(ids_), hidden, places_, x);
+  forward_.RunLayer(*mtp.layer, mtp.layer->pages.get(), places_, logit_rows_.count() < rows ? logit_rows_ : places_, x);
   if (!drafted.empty()) {
     forward_.DraftNorm(mtp, x, drafted.size(), x);
     DraftNext(drafted, x);
@@ -182,23 +177,23 @@ void Stage::MakeDrafts(const StepBatch& batch, StepAnswer* answer) {
   answer->drafts_us = static_cast<uint32_t>(std::clamp<int64_t>(us, 1, UINT32_MAX));
 }
 
-// Reads each text's next draft from the layer's normed output, `hidden` in mtp_x_, and goes on with the texts that want
+// Reads each text's next draft from the layer's normed output, `hidden` in x_, and goes on with the texts that want
 // more and have pages for them.
-void Stage::DraftNext(std::span<const Drafted> drafted, const float* hidden) {
-  const MtpHead& mtp = *parts_.ends.mtp;
-  const PackedWeight& output = mtp.output != nullptr ? *mtp.output : *parts_.ends.output;
+void MtpDrafter::DraftNext(std::span<const Drafted> drafted, const float* hidden) {
+  const MtpHead& mtp = *ends_.mtp;
+  const PackedWeight& output = mtp.output != nullptr ? *mtp.output : *ends_.output;
   std::vector<Drafted> left(drafted.begin(), drafted.end());
   while (!left.empty()) {
     float* logits = logits_.EnsureCapacity(backend_.device(), left.size() * vocab_);
-    forward_.Head(hidden, left.size(), output, parts_.ends, parts_.model->spec(), logits);
+    forward_.Head(hidden, left.size(), output, ends_, spec_, logits);
     selected_.Clear();
     for (size_t i = 0; i < left.size(); ++i) selected_.AskBest(logits + i * vocab_, 1, {}, {});
     selected_.Find(vocab_, backend_);
     backend_.Finish();
     std::vector<Drafted> more;
-    mtp_rows_.clear();
-    mtp_ids_.clear();
-    mtp_batch_.seqs.clear();
+    rows_.clear();
+    ids_.clear();
+    batch_.seqs.clear();
     for (size_t i = 0; i < left.size(); ++i) {
       const auto& [rows, answer] = left[i];
       const std::vector<TokenLogit> best = selected_.Best(i);
@@ -208,24 +203,24 @@ void Stage::DraftNext(std::span<const Drafted> drafted, const float* hidden) {
       const size_t made = answer->drafts.size() - 1, position = answer->position + made;
       const auto block = static_cast<size_t>(mtp.layer->pages->view().block_size);
       if (made >= rows->mtp->most || position >= rows->blocks[kPageGroup].size() * block) continue;
-      mtp_rows_.push_back(static_cast<uint32_t>(i));
-      mtp_ids_.push_back(best[0].id);
-      mtp_batch_.seqs.push_back({.seq = rows->seq,
-                                 .row_class = RowClass::kGenerated,
-                                 .first_position = static_cast<uint32_t>(position),
-                                 .row_count = 1,
-                                 .blocks = {rows->blocks[kPageGroup]},
-                                 .requests = {}});
+      rows_.push_back(static_cast<uint32_t>(i));
+      ids_.push_back(best[0].id);
+      batch_.seqs.push_back({.seq = rows->seq,
+                             .row_class = RowClass::kGenerated,
+                             .first_position = static_cast<uint32_t>(position),
+                             .row_count = 1,
+                             .blocks = {rows->blocks[kPageGroup]},
+                             .requests = {}});
       more.push_back(left[i]);
     }
     left = std::move(more);
     if (left.empty()) return;
-    float* gathered = mtp_gathered_.EnsureCapacity(backend_.device(), left.size() * dim_);
-    backend_.GatherRows(hidden, dim_, backend_.Upload(std::span<const uint32_t>(mtp_rows_)), dim_, gathered);
-    mtp_places_.Fill(mtp_batch_, backend_);
-    float* x = mtp_x_.data();
-    forward_.JoinForDrafts(mtp, Embedded(mtp_ids_), gathered, mtp_places_, x);
-    forward_.RunLayer(*mtp.layer, mtp.layer->pages.get(), mtp_places_, mtp_places_, x);
+    float* gathered = gathered_.EnsureCapacity(backend_.device(), left.size() * dim_);
+    backend_.GatherRows(hidden, dim_, backend_.Upload(std::span<const uint32_t>(rows_)), dim_, gathered);
+    places_.Fill(batch_, backend_);
+    float* x = x_.data();
+    forward_.JoinForDrafts(mtp, Embedded(ids_), gathered, places_, x);
+    forward_.RunLayer(*mtp.layer, mtp.layer->pages.get(), places_, places_, x);
     forward_.DraftNorm(mtp, x, left.size(), x);
     hidden = x;
   }
