@@ -222,6 +222,34 @@ test('a boundary moves in the middle of an answer, whose text stays the same', a
   assert.deepEqual(page.faults, []);
 });
 
+test('each link says how long it takes and what it carries, inside of the dotted circle', async () => {
+  const page = await open(browser, 'ring');
+  // Frames measure the links, so that an answer has to go round first.
+  const { model, members } = await status();
+  const body = JSON.stringify({ model: model.name, prompt: kPrompt, max_tokens: 64 });
+  const answer = await fetch(`${url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body,
+  });
+  assert.equal(answer.status, 200);
+  await page.waitForFunction((count) => {
+    const labels = [...document.querySelectorAll('.link-label')];
+    return labels.length === count && labels.every((label) => /^[\d.]+ (µs|ms)[\d.]+ \S*B\/s$/.test(label.textContent));
+  }, members.length);
+  const outside = await page.evaluate(() => {
+    const circle = document.querySelector('.ring .flow').getBoundingClientRect();
+    const [x, y, radius] = [circle.x + circle.width / 2, circle.y + circle.height / 2, circle.width / 2];
+    const far = ({ left, right, top, bottom }) =>
+      Math.hypot(Math.max(Math.abs(left - x), Math.abs(right - x)), Math.max(Math.abs(top - y), Math.abs(bottom - y)));
+    return [...document.querySelectorAll('.link-label')]
+      .filter((label) => far(label.getBoundingClientRect()) > radius)
+      .map((label) => label.textContent);
+  });
+  assert.deepEqual(outside, []);
+  assert.deepEqual(page.faults, []);
+});
+
 test('keys move a boundary, Escape takes it back', async () => {
   const page = await open(browser, 'ring');
   const handle = page.getByRole('slider').first();
@@ -352,6 +380,14 @@ test('a loss is told until it is put away, and the end of the server', async () 
 
 test('the timeline shows steps', async (t) => {
   const page = await open(browser, 'both');
+  await page.evaluate(() => {
+    globalThis.drawnTexts = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+      globalThis.drawnTexts.push({ text, y });
+      return draw.call(this, text, x, y, ...rest);
+    };
+  });
   await neverEnd(page);
   await chooseSettings(page, { 'Max tokens': kLong });
   await message(page).fill(kPrompt);
@@ -366,6 +402,14 @@ test('the timeline shows steps', async (t) => {
   if (await missing.isVisible()) return t.skip('the server has no /v1/cluster/trace');
   await page.getByRole('img', { name: /steps in \d+ ms/ }).scrollIntoViewIfNeeded();
   await shot(page, 'timeline');
+  const inRing = (await status()).members.sort((a, b) => a.layers.first - b.layers.first).map((member) => member.name);
+  const drawn = (await page.evaluate(() => globalThis.drawnTexts)).filter(({ text }) => inRing.includes(text));
+  const lanes = [...new Map(drawn.map(({ text, y }) => [y, text])).entries()].sort(([a], [b]) => a - b);
+  assert.deepEqual(
+    lanes.map(([, text]) => text),
+    inRing,
+    'whole names, in the order of the ring',
+  );
   assert.deepEqual(page.faults, []);
 });
 
