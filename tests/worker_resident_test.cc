@@ -1,11 +1,16 @@
-// The memory of a node's layers of 8-bit safetensors: about their bytes in the file, whatever else is in it.
+// The memory of a node's layers of 8-bit safetensors: about their bytes in the file, whatever else is in it. And how
+// they come from the disk.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "tests/testing/sanitized.h"
 #include "worker/layer.h"
@@ -91,6 +96,52 @@ bool ResetPeak() {
   const bool done = write(fd, "5", 1) == 1;
   close(fd);
   return done;
+}
+
+// The share of the pages of `range` that the page cache holds.
+double Cached(std::span<const std::byte> range) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(range.data()), begin = at / page * page;
+  std::vector<unsigned char> pages((at + range.size() - begin + page - 1) / page);
+  if (mincore(reinterpret_cast<void*>(begin), at + range.size() - begin, pages.data()) != 0) return -1;
+  const auto held = std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
+  return static_cast<double>(held) / static_cast<double>(pages.size());
+}
+
+// Writes the file out and takes it from the page cache, as far as its file system has one beside its own memory.
+void Forget(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0) << path;
+  EXPECT_EQ(fsync(fd), 0);
+  EXPECT_EQ(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+  close(fd);
+}
+
+TEST(LayerTest, IsReadAheadWhileItsFirstMatrixIsPacked) {
+  const Folder folder(true);
+  const auto backend = MakeBackend(DetectIsa(), 2);
+  const auto model = OpenModel(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  constexpr int kLayer = 3;
+  const auto weights = (*model)->Layer(kLayer);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const WeightView& last = weights->matrix(Slot::kDown);
+  const std::span<const std::byte> bytes(last.data, last.bytes());
+  ASSERT_EQ(last.bytes(), kDim * kDim);
+  Forget(folder.path() + "/model.safetensors");
+  if (Cached(bytes) != 0) GTEST_SKIP() << "this file system does not forget what was written";
+  std::optional<double> cached;
+  const auto layer = LoadLayer(**model, kLayer, *backend, [&](size_t) {
+    if (cached.has_value()) return;
+    // Nothing but the hint reads the last matrix now.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while ((cached = Cached(bytes)) < 1 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  ASSERT_TRUE(layer.ok()) << layer.status();
+  ASSERT_TRUE(cached.has_value());
+  EXPECT_EQ(*cached, 1) << "the system did not read the last matrix while the first one was packed";
 }
 
 class ResidentTest : public ::testing::TestWithParam<bool> {};
