@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>
 
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -128,11 +129,37 @@ void AddBinFlags(CLI::App* app, OpenOptions* o) {
       ->type_name("X");
 }
 
+static void AddLoraFlag(CLI::App* app, OpenOptions* o) {
+  app->add_option_function<std::vector<std::string>>(
+         "--lora",
+         [o](const std::vector<std::string>& given) {
+           o->adapters.clear();
+           for (const std::string& text : given) {
+             const size_t equals = text.find('=');
+             const bool named = equals != std::string::npos && text.find('/') > equals;
+             AdapterFile file{.name = named ? text.substr(0, equals) : std::filesystem::path(text).stem().string(),
+                              .path = named ? text.substr(equals + 1) : text};
+             if (file.name.empty() || file.path.empty())
+               throw CLI::ValidationError("--lora", text + ": expected FILE or NAME=FILE");
+             for (const AdapterFile& other : o->adapters) {
+               if (other.name == file.name)
+                 throw CLI::ValidationError("--lora", "two adapters have the name " + file.name);
+             }
+             o->adapters.push_back(std::move(file));
+           }
+         },
+         "a LoRA adapter of the model: a GGUF file or a folder of PEFT, and the name that requests call it by (default: "
+         "the file's) (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("[NAME=]FILE");
+}
+
 void AddOpenFlags(CLI::App* app, OpenOptions* o) {
   AddBinFlags(app, o);
   app->add_option("--quantization", o->quantization,
                   "refuse a model whose weights are not quantized so, as Q4_K_M or fp8 (default: any)")
       ->type_name("NAME");
+  AddLoraFlag(app, o);
 }
 
 void AddContextFlag(CLI::App* app, uint32_t* ctx) {

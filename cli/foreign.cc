@@ -134,8 +134,11 @@ constexpr ForeignFlag kFlags[] = {
      "--speculation says who guesses tokens ahead, --draft-model FILE names a model for it, --draft-tokens N how many",
      true},
     {"",
-     "--lora --lora-scaled --lora-modules --control-vector --mmproj -mm --image --override-kv -ot --override-tensor",
+     "--lora-scaled --control-vector --mmproj -mm --image --override-kv -ot --override-tensor",
      Value::kOne, "", "Gyre reads one model file, as it is", true},
+    {"", "--lora-modules", Value::kOne, "--lora", ""},
+    {"", "--enable-lora", Value::kNone, "", "--lora NAME=FILE needs no further switch"},
+    {"", "--max-loras --max-lora-rank --max-cpu-loras", Value::kOne, "", "adapters of any number and rank fit"},
     {"", "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides", Value::kOne,
      "", "positions are scaled as the model's file says", true},
     // Context, KV cache, steps.

@@ -274,6 +274,7 @@ class RemoteTarget : public Target {
     request.set_cache_salt(r.cache_salt);
     request.set_tenant(r.tenant);
     request.set_priority(r.priority);
+    request.set_adapter(r.adapter);
     if (r.score) {
       request.set_score_from(r.score->from);
       request.set_top(r.score->top);

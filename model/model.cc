@@ -32,24 +32,6 @@
 namespace gyre {
 namespace {
 
-// Hashes the whole header and the beginning of each tensor, so that two files of the same shapes differ.
-uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
-  constexpr size_t kSample = 64 << 10;
-  // The order is that of names, as the addresses of expanded tensors change from run to run.
-  std::map<std::string_view, const TensorView*> order;
-  for (const auto& [name, t] : tensors.all()) order.emplace(name, &t);
-  const uint64_t size = bytes.size();
-  uint64_t hash = XXH64(&size, sizeof size, 0);
-  hash = XXH64(bytes.data(), std::min(header_bytes, bytes.size()), hash);
-  for (const auto& [name, t] : order) {
-    if (t->made == nullptr) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
-    for (const auto& source : t->made == nullptr ? std::vector<std::span<const std::byte>>() : t->made->sources()) {
-      hash = XXH64(source.data(), std::min(kSample, source.size()), hash);
-    }
-  }
-  return hash;
-}
-
 class OpenedModel : public Model {
  public:
   const ModelSpec& spec() const override { return spec_; }
@@ -78,7 +60,12 @@ class OpenedModel : public Model {
     return true;
   }
 
-  StatusOr<LayerWeights> Layer(int layer) const override { return ReadLayer(tensors(), spec_, layer, nullptr); }
+  StatusOr<LayerWeights> Layer(int layer) const override {
+    GYRE_ASSIGN_OR_RETURN(LayerWeights w, ReadLayer(tensors(), spec_, layer, nullptr));
+    for (const auto& adapter : adapters_) w.adapters.push_back(adapter->Layer(layer, &w.made));
+    return w;
+  }
+  const std::vector<std::shared_ptr<const Adapter>>& adapters() const override { return adapters_; }
 
   StatusOr<WeightView> Embedding() const override { return ReadEmbedding(tensors(), spec_); }
   StatusOr<HeadWeights> Head() const override { return ReadHead(tensors(), spec_); }
@@ -117,7 +104,7 @@ class OpenedModel : public Model {
       hash_ = *options.known_hash;
       return absl::OkStatus();
     }
-    hash_ = HashContent(bytes, tensors(), header_bytes);
+    hash_ = tensors().SampledHash(bytes.first(std::min(header_bytes, bytes.size())), bytes.size());
     MixInRopeFactors();
     if (!gguf_) {
       const double beyond_the_file[] = {spec_.layers[0].attention()->rope.base,
@@ -143,7 +130,7 @@ class OpenedModel : public Model {
       return absl::OkStatus();
     }
     const auto config = std::as_bytes(std::span(hf_->config));
-    hash_ = HashContent(config, tensors(), config.size());
+    hash_ = tensors().SampledHash(config, config.size());
     MixInRopeFactors();
     return OpenHfVocabulary(hf_->vocabulary);
   }
@@ -196,6 +183,17 @@ class OpenedModel : public Model {
   }
   void NoTokenizer(std::string note) { tokenizer_note_ = std::move(note); }
 
+  // Opens the adapters, once the model's own file is opened.
+  Status OpenAdapters(const OpenOptions& options) {
+    for (const AdapterFile& file : options.adapters) {
+      GYRE_ASSIGN_OR_RETURN(auto adapter, Adapter::Open(file.name, file.path, spec_, !options.known_hash));
+      const uint64_t content = adapter->content_hash();
+      if (!options.known_hash) hash_ = XXH64(&content, sizeof content, hash_);
+      adapters_.push_back(std::move(adapter));
+    }
+    return absl::OkStatus();
+  }
+
   bool is_gguf() const { return gguf_.has_value(); }
   void Keep(std::vector<std::shared_ptr<const MappedFile>> files, std::string path) {
     files_ = std::move(files);
@@ -243,6 +241,7 @@ class OpenedModel : public Model {
   std::optional<Gguf> gguf_;
   Llama2cFile bin_;
   ModelSpec spec_;
+  std::vector<std::shared_ptr<const Adapter>> adapters_;
   uint64_t hash_ = 0;
   std::shared_ptr<const Tokenizer> tokenizer_;
   RecommendedSampling sampling_;
@@ -306,6 +305,9 @@ std::string HfFolderOf(const std::string& path) {
 // layers of other nodes.
 void DropSamples(const Model& model) {
   for (const auto& file : model.files()) file->Drop(file->bytes());
+  for (const auto& adapter : model.adapters()) {
+    for (const auto& file : adapter->files()) file->Drop(file->bytes());
+  }
 }
 
 }  // namespace
@@ -323,6 +325,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
     auto model = std::make_shared<OpenedModel>();
     model->Keep({}, path);
     GYRE_RETURN_IF_ERROR(Annotate(model->Open(std::move(hf), options), path));
+    GYRE_RETURN_IF_ERROR(model->OpenAdapters(options));
     GYRE_RETURN_IF_ERROR(CheckQuantization(*model, options.quantization));
     DropSamples(*model);
     return std::shared_ptr<const Model>(std::move(model));
@@ -348,6 +351,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
   if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  GYRE_RETURN_IF_ERROR(model->OpenAdapters(options));
   GYRE_RETURN_IF_ERROR(CheckQuantization(*model, options.quantization));
   DropSamples(*model);
   return std::shared_ptr<const Model>(std::move(model));
@@ -402,6 +406,7 @@ StatusOr<size_t> LayerBytes(const Model& model, int layer) {
   GYRE_ASSIGN_OR_RETURN(const LayerWeights w, ReadLayer(model.tensors(), model.spec(), layer, &names));
   size_t sum = 0;
   ForEachMatrix(w, [&](const WeightView& v) { sum += v.bytes(); });
+  for (const auto& adapter : model.adapters()) sum += adapter->LayerBytes(layer);
   return sum;
 }
 

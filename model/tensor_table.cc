@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+
+#include <xxhash.h>
 
 #include "model/quoted.h"
 
@@ -41,6 +44,21 @@ Status TensorTable::Add(std::string name, TensorView tensor) {
 const TensorView* TensorTable::Find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+
+uint64_t TensorTable::SampledHash(std::span<const std::byte> header, uint64_t file_bytes) const {
+  constexpr size_t kSample = 64 << 10;
+  // The order is that of names, as the addresses of expanded tensors change from run to run.
+  std::map<std::string_view, const TensorView*> order;
+  for (const auto& [name, t] : tensors_) order.emplace(name, &t);
+  uint64_t hash = XXH64(&file_bytes, sizeof file_bytes, 0);
+  hash = XXH64(header.data(), header.size(), hash);
+  for (const auto& [name, t] : order) {
+    if (t->made == nullptr) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
+    for (const auto& source : t->made == nullptr ? std::vector<std::span<const std::byte>>() : t->made->sources())
+      hash = XXH64(source.data(), std::min(kSample, source.size()), hash);
+  }
+  return hash;
 }
 
 uint64_t TensorTable::Parameters() const {

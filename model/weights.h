@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "kernels/quant.h"
+#include "model/adapter.h"
 #include "model/layer_tensors.h"
 #include "model/made_tensor.h"
 #include "model/spec.h"
@@ -29,7 +30,8 @@ struct LayerWeights {
   std::array<std::vector<float>, kSlots> vectors;  // norms, biases and the like, expanded to f32
   std::array<WeightView, kSlots> matrices;
   std::vector<FfnWeights> experts;
-  std::vector<MadeTensor::Bytes> made;  // what views point to that no file has
+  std::vector<std::vector<LowRankWeights>> adapters;  // of each of the model's adapters
+  std::vector<MadeTensor::Bytes> made;                // what views point to that no file has
 
   const std::vector<float>& vector(Slot slot) const { return vectors[Index(slot)]; }
   const WeightView& matrix(Slot slot) const { return matrices[Index(slot)]; }
@@ -44,6 +46,9 @@ void ForEachMatrix(const LayerWeights& w, Fn fn) {
   for (const WeightView& v : w.matrices) call(v);
   for (const FfnWeights& e : w.experts) {
     for (const WeightView* v : {&e.gate, &e.up, &e.down}) call(*v);
+  }
+  for (const auto& adapter : w.adapters) {
+    for (const LowRankWeights& p : adapter) call(p.a), call(p.b);
   }
 }
 
@@ -113,6 +118,13 @@ class Model {
   virtual std::vector<std::shared_ptr<const MappedFile>> files() const = 0;
   // The sum of their sizes.
   uint64_t file_bytes() const;
+  // Those of OpenOptions, in their order. They count in content_hash().
+  virtual const std::vector<std::shared_ptr<const Adapter>>& adapters() const = 0;
+};
+
+// A LoRA adapter that is opened with a model: what requests call it by, and a file or folder (docs/lora.md).
+struct AdapterFile {
+  std::string name, path;
 };
 
 struct OpenOptions {
@@ -121,6 +133,7 @@ struct OpenOptions {
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
   std::string quantization;    // "" = any; a model of another one is refused (CheckQuantization in model/quantize.h)
+  std::vector<AdapterFile> adapters;
   // The content_hash of a model whose files lack parts, which read as zeros (weights/piece_store.h): then no content is
   // sampled, and there is no tokenizer.
   std::optional<uint64_t> known_hash;

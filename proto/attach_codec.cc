@@ -41,7 +41,14 @@ v1::ClusterInfo Encode(const ClusterFacts& facts) {
   out.set_exact(facts.exact);
   out.set_context(static_cast<int>(facts.context));
   out.set_weights(facts.weights);
+  for (const std::string& path : facts.adapters) out.add_adapters(path);
   return out;
+}
+
+static Status CheckPath(const char* what, const std::string& path) {
+  if (path.size() <= kMaxPath && path.find('\0') == std::string::npos) return absl::OkStatus();
+  return InvalidArgument("{} has a path of {} bytes, expected at most {} and no zero among them", what, path.size(),
+                         kMaxPath);
 }
 
 StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
@@ -51,10 +58,10 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
         "the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them", info.version(),
         info.protocol(), kControlProtocol);
   }
-  if (info.model_path().size() > kMaxPath || info.model_path().find('\0') != std::string::npos) {
-    return InvalidArgument("the coordinator's model has a path of {} bytes, expected at most {} and no zero among them",
-                           info.model_path().size(), kMaxPath);
-  }
+  GYRE_RETURN_IF_ERROR(CheckPath("the coordinator's model", info.model_path()));
+  if (info.adapters_size() > kMostAdapters)
+    return InvalidArgument("the coordinator's model has {} adapters, at most {}", info.adapters_size(), kMostAdapters);
+  for (const std::string& path : info.adapters()) GYRE_RETURN_IF_ERROR(CheckPath("an adapter", path));
   if (info.layers() < 0 || info.layers() > kMostLayers || info.context() < 0) {
     return InvalidArgument("the coordinator's model has {} layers and a context of {}", info.layers(), info.context());
   }
@@ -73,7 +80,8 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
                       .norm_eps = info.norm_eps(),
                       .exact = info.exact(),
                       .context = static_cast<uint32_t>(info.context()),
-                      .weights = info.weights()};
+                      .weights = info.weights(),
+                      .adapters = {info.adapters().begin(), info.adapters().end()}};
 }
 
 v1::WeightsReply Encode(const WeightsPart& part) {

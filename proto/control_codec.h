@@ -21,8 +21,9 @@
 
 namespace gyre {
 
+inline constexpr int kMostAdapters = 256;  // of a model
 // Both ends must have exactly this version.
-inline constexpr uint32_t kControlProtocol = 7;
+inline constexpr uint32_t kControlProtocol = 8;
 // The words with which a coordinator ends a worker's stream when its process ends.
 inline constexpr char kCoordinatorStops[] = "the coordinator stops";
 
@@ -39,6 +40,7 @@ struct ClusterFacts {
   bool exact = false;                  // quantized weights with f32 activations
   uint32_t context = 0;                // positions that were asked for; 0 = the file's
   bool weights = false;                // it gives the model to workers without the file
+  std::vector<std::string> adapters;   // paths of the model's adapters there, in their order
 };
 
 // A worker's first event.

@@ -350,6 +350,8 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.context = context_;
   if (o.context_shift) e.context_keep = o.context_keep;
   e.tokenizer = model_->tokenizer();
+  e.adapters = static_cast<uint32_t>(model_->adapters().size());
+  if (o.adapts_all && e.adapters > 0) e.adapter = 1;
   e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
   const std::optional<Speculation> speculation = ParseSpeculation(o.speculation);

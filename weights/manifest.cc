@@ -30,6 +30,9 @@ bool IsFileName(const std::string& name) {
          std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7F' && c != '/' && c != '\\'; });
 }
 
+// The beginning of the names of adapters' files. Those with tensors do not end in .json.
+constexpr std::string_view kAdapterPrefix = "lora-adapter-";
+
 // Opening a model may read vectors (norms, biases, rotary factors), wherever its layers are. They are small.
 bool IsReadAtOpening(const std::string& name, const TensorView& t) {
   return t.dims.size() <= 1 || name.rfind("rope_", 0) == 0;
@@ -140,6 +143,14 @@ uint64_t Manifest::HeaderBytes() const {
   return sum;
 }
 
+std::vector<std::string> Manifest::Adapters() const {
+  std::vector<std::string> names;
+  for (const ManifestFile& f : files) {
+    if (f.name.starts_with(kAdapterPrefix) && !f.name.ends_with(".json")) names.push_back(f.name);
+  }
+  return names;
+}
+
 std::string Manifest::Describe(uint32_t piece) const {
   const Piece& p = pieces[piece];
   if (p.tensor != kHeaderPiece) return "tensor " + Printable(tensors[p.tensor].name);
@@ -157,6 +168,18 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     out.bytes.push_back(file->bytes());
     out.mapped.push_back(file);
   };
+  const auto add_adapters = [&] {
+    for (size_t i = 0; i < model->adapters().size(); ++i) {
+      const auto& files = model->adapters()[i]->files();
+      const std::string name = fmt::format("{}{:05}", kAdapterPrefix, i + 1);
+      if (files.size() == 1) {
+        add(name + ".gguf", files[0]);
+        continue;
+      }
+      add(name + ".safetensors", files[0]);
+      add(name + ".json", files[1]);
+    }
+  };
   const bool folder = std::any_of(mapped.begin(), mapped.end(), [](const auto& file) {
     return fs::path(file->path()).extension() == ".safetensors";
   });
@@ -169,6 +192,7 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
           mapped[i]);
     }
     out.open = out.files[0].name;
+    add_adapters();
     return out;
   }
   for (const auto& file : mapped) {
@@ -178,9 +202,11 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     if (opens || path.extension() == ".safetensors") add(name, file);  // the others are the tokenizer's
   }
   for (const ManifestFile& f : out.files) {
-    if (!IsFileName(f.name)) return Unimplemented("a model's file with the name {}", Printable(f.name));
+    if (!IsFileName(f.name) || f.name.starts_with(kAdapterPrefix))
+      return Unimplemented("a model's file with the name {}", Printable(f.name));
   }
   out.open = ".";
+  add_adapters();
   return out;
 }
 
@@ -189,14 +215,17 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
   m.files = bytes.files;
   m.open = bytes.open;
   // Several tensors may be made of the same part of a file: it belongs to the first of them.
-  std::map<std::string_view, const TensorView*> order;
+  std::map<std::string, const TensorView*> order;
   for (const auto& [name, t] : model.tensors().all()) order.emplace(name, &t);
+  for (size_t i = 0; i < model.adapters().size(); ++i) {
+    for (const auto& [name, t] : model.adapters()[i]->tensors().all())
+      order.emplace(fmt::format("{}.{}", name, i + 1), &t);
+  }
   std::set<const std::byte*> taken;
   for (const auto& [name, view] : order) {
     const TensorView& t = *view;
-    if (IsReadAtOpening(std::string(name), t) || t.bytes == 0) continue;
-    ManifestTensor tensor{
-        .name = std::string(name), .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
+    if (IsReadAtOpening(name, t) || t.bytes == 0) continue;
+    ManifestTensor tensor{.name = name, .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
     if (t.made != nullptr) {
       for (const auto& source : t.made->sources()) {
         if (taken.insert(source.data()).second) tensor.extents.push_back(Locate(bytes, source.data(), source.size()));

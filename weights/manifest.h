@@ -51,6 +51,8 @@ struct Piece {
 struct Manifest {
   std::vector<ManifestFile> files;
   std::string open;  // the file that OpenModel is given, "." = the folder of all
+  // The files of the model's adapters, which go beside it, in their order: those that OpenOptions::adapters name.
+  std::vector<std::string> Adapters() const;
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;  // by file and offset: they tile every file
   Hash256 root{};             // of the encoded manifest

@@ -309,6 +309,19 @@ Status PieceStore::Differs(uint32_t piece) const {
                             manifest_->Describe(piece));
 }
 
+std::vector<std::string> PieceStore::AdapterPaths() const {
+  std::vector<std::string> paths;
+  for (const std::string& name : manifest_->Adapters()) {
+    const auto at = std::find_if(files_.files.begin(), files_.files.end(),
+                                 [&](const ManifestFile& f) { return f.name == name; });
+    if (partial())
+      paths.push_back(folder_ + "/" + name);
+    else if (at != files_.files.end())
+      paths.push_back(files_.paths[static_cast<size_t>(at - files_.files.begin())]);
+  }
+  return paths;
+}
+
 std::string PieceStore::ModelPath() const {
   if (partial()) return manifest_->open == "." ? folder_ : folder_ + "/" + manifest_->open;
   return manifest_->open == "." ? files_.paths[0].substr(0, files_.paths[0].rfind('/')) : files_.paths[0];

@@ -26,6 +26,7 @@ void RowPlaces::Clear() {
   host_numbers_.clear();
   end_ = 0;
   runs_.clear();
+  adapters_.clear();
   sequences_.clear();
   for (auto& table : rotations_) table->fresh = false;
   for (auto& t : temperatures_) t->on_device = {};
@@ -34,6 +35,14 @@ void RowPlaces::Clear() {
 void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, size_t sequence, const RowPlaces& all,
                     size_t before) {
   AddRows(s.row_class, count, &runs_);
+  if (s.adapter != 0) {
+    const size_t at = host_rows().size();
+    AdapterRun* last = adapters_.empty() ? nullptr : &adapters_.back();
+    const bool goes_on = last != nullptr && last->adapter == s.adapter && last->row_class == s.row_class &&
+                         last->first + last->rows == at;
+    if (!goes_on) last = &adapters_.emplace_back(AdapterRun{s.adapter, s.row_class, at, 0});
+    last->rows += count;
+  }
   end_ = std::max(end_, s.first_position + first + count);
   for (int group = 0; group < kKvGroups; ++group) {
     const auto g = static_cast<size_t>(group);
@@ -178,6 +187,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     if (logit_rows.count() == 0) return;
     AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x, [&](const Result& result) {
       Multiply(mixed, logit_rows.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
+      Adapt(layer, Slot::kO, logit_rows, mixed, result.rows);
     });
   };
   if (const AttentionSpec* attention = spec.attention()) {
@@ -254,10 +264,13 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   if (own) products_.push_back({layer.matrix(Slot::kK), k});
   if (has_v) products_.push_back({layer.matrix(Slot::kV), v});
   if (!products_.empty()) Multiply(normed_.data(), places.runs());
+  if (own) Adapt(layer, Slot::kK, places, normed_.data(), k);
+  if (has_v) Adapt(layer, Slot::kV, places, normed_.data(), v);
   if (kept < rows) {
     for (float* all : {normed_.data(), x}) Compact(logit_rows, dim_, all);
     if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
   }
+  if (kept > 0) Adapt(layer, Slot::kQ, logit_rows, normed_.data(), queries);
   if (gate_in_q && kept > 0) {
     const size_t heads = kept * static_cast<size_t>(spec.heads);
     backend_.CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
@@ -319,6 +332,7 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
       backend_.MultiplyInPlace(attended, gate_.data(), n);
   }
   Multiply(attended, places.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
+  Adapt(layer, Slot::kO, places, attended, result.rows);
   if (spec.output_bias) backend_.AddBias(result.rows, places.count(), dim_, layer.vector(Slot::kOBias));
 }
 
@@ -354,6 +368,12 @@ void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const flo
     backend_.Copy(kept_.data(), normed_.data(), rows * dim_ * sizeof(float));
   if (const DenseSpec* dense = layer.spec.dense()) {
     if (dense->xielu) return Xielu(layer, *dense, places, result);
+    const auto changes = [&](const AdapterRun& run) {
+      return layer.FindAdapter(run.adapter, Slot::kGate) != nullptr ||
+             layer.FindAdapter(run.adapter, Slot::kUp) != nullptr ||
+             layer.FindAdapter(run.adapter, Slot::kDown) != nullptr;
+    };
+    if (std::ranges::any_of(places.adapters(), changes)) return AdaptedFfn(layer, *dense, places, result);
     return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
   }
   const ExpertSpec& spec = *layer.spec.experts();
@@ -373,8 +393,44 @@ void Forward::Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& 
   const size_t n = places.count() * static_cast<size_t>(spec.width);
   float* up = Room(mixed_, n);
   Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kUp), up}});
+  Adapt(layer, Slot::kUp, places, normed_.data(), up);
   backend_.Xielu(up, n, *spec.xielu);
   Multiply(up, places.runs(), {{layer.matrix(Slot::kDown), result.rows, result.add}});
+  Adapt(layer, Slot::kDown, places, up, result.rows);
+}
+
+// Backend::FeedForward has the bits of these products, so that rows without an adapter do not notice those beside them.
+void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
+  const size_t rows = places.count(), width = static_cast<size_t>(spec.width), n = rows * width;
+  float* up = Room(mixed_, 2 * n);
+  float* gate = spec.gated ? up + n : nullptr;
+  products_.clear();
+  if (spec.gated) products_.push_back({layer.matrix(Slot::kGate), gate});
+  products_.push_back({layer.matrix(Slot::kUp), up});
+  Multiply(normed_.data(), places.runs());
+  if (spec.gated) Adapt(layer, Slot::kGate, places, normed_.data(), gate);
+  Adapt(layer, Slot::kUp, places, normed_.data(), up);
+  if (spec.biases) backend_.AddBias(up, rows, width, layer.vector(Slot::kUpBias));
+  if (spec.gated)
+    backend_.GatedActivation(gate, up, n, spec.activation, up);
+  else
+    backend_.Activate(up, n, spec.activation, up);
+  Multiply(up, places.runs(), {{layer.matrix(Slot::kDown), result.rows, result.add}});
+  Adapt(layer, Slot::kDown, places, up, result.rows);
+  if (spec.biases) backend_.AddBias(result.rows, rows, dim_, layer.vector(Slot::kDownBias));
+}
+
+void Forward::Adapt(const Layer& layer, Slot slot, const RowPlaces& places, const float* x, float* out) {
+  for (const AdapterRun& run : places.adapters()) {
+    const PackedLowRank* w = layer.FindAdapter(run.adapter, slot);
+    if (w == nullptr) continue;
+    const Arithmetic arithmetic = ArithmeticOf(run.row_class);
+    float* low = Room(low_rank_, run.rows * w->a->n);
+    backend_.MatMul(x + run.first * w->a->k, run.rows, *w->a, low, arithmetic);
+    if (w->scale != 1) backend_.Scale(low, run.rows * w->a->n, w->scale);
+    const Backend::Product added[] = {{*w->b, out + run.first * w->b->n, true}};
+    backend_.MatMul(low, run.rows, added, arithmetic);
+  }
 }
 
 void Forward::DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,

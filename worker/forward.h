@@ -23,6 +23,13 @@ inline void AddRows(RowClass row_class, size_t rows, std::vector<ClassRun>* runs
   runs->back().rows += rows;
 }
 
+// Consecutive rows of one class with the same adapter, not 0.
+struct AdapterRun {
+  uint32_t adapter;
+  RowClass row_class;
+  size_t first, rows;
+};
+
 // Positions, classes and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
 class RowPlaces {
  public:
@@ -40,6 +47,7 @@ class RowPlaces {
   }
   std::span<const uint32_t> numbers() const { return numbers_; }  // on the device: each row's index among the step's
   std::span<const ClassRun> runs() const { return runs_; }
+  std::span<const AdapterRun> adapters() const { return adapters_; }
   // Each sequence's rows, with its slot of recurrent state (kNoBlock: the model has none).
   struct SequenceRows {
     size_t first = 0, count = 0;
@@ -90,6 +98,7 @@ class RowPlaces {
   std::vector<uint32_t> host_numbers_;
   std::span<const uint32_t> numbers_;
   std::vector<ClassRun> runs_;
+  std::vector<AdapterRun> adapters_;
   std::vector<SequenceRows> sequences_;
   std::vector<std::unique_ptr<Table>> rotations_;
   std::vector<std::unique_ptr<Temperatures>> temperatures_;
@@ -179,6 +188,10 @@ class Forward {
   // The norm of q or k, and its rotation.
   void NormHeads(const Layer& layer, const AttentionSpec& spec, Slot weights, size_t rows, int heads, float* x);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
+  // The same of a dense block that adapters of the rows change, of normed_.
+  void AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
+  // Adds to the slot's products out [rows of places][n] of x [rows of places][k] what the rows' adapters say.
+  void Adapt(const Layer& layer, Slot slot, const RowPlaces& places, const float* x, float* out);
   // A dense block with this activation, of normed_.
   void Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
   // The experts of each row, from what the router sees, [rows][dim].
@@ -200,6 +213,11 @@ class Forward {
   // Calls f for the rows of each run, or once for all rows where the class makes no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
+  Arithmetic ArithmeticOf(RowClass row_class) const {
+    if (exact_) return Arithmetic::kExact;
+    const bool prefill = row_class == RowClass::kPrompt && !backend_.prefill_matches_decode();
+    return prefill ? Arithmetic::kPrefill : Arithmetic::kDecode;
+  }
   // Multiplies each run's rows of x by each matrix, with the arithmetic of the run's class.
   void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
   void Multiply(const float* x, std::span<const ClassRun> runs);  // by products_
@@ -208,7 +226,7 @@ class Forward {
   const size_t dim_;
   const bool exact_;
   DeviceBuffer<float> normed_, q_, k_, v_, attended_, result_, mixed_;
-  DeviceBuffer<float> kept_, weighted_, positions_;
+  DeviceBuffer<float> kept_, weighted_, positions_, low_rank_;
   DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, params_, joint_;
   std::vector<StateRun> states_;   // of the layer that is computed
   std::vector<StateRun> scanned_;  // of these, the rows that are scanned at a time
@@ -228,9 +246,8 @@ template <typename Fn>
 void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
   size_t rows = 0;
   for (const ClassRun& run : runs) rows += run.rows;
-  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
-  for (const ClassRun& run : runs)
-    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrefill : Arithmetic::kDecode);
+  if (exact_ || backend_.prefill_matches_decode()) return f(rows, ArithmeticOf(RowClass::kGenerated));
+  for (const ClassRun& run : runs) f(run.rows, ArithmeticOf(run.row_class));
 }
 
 }  // namespace gyre

@@ -198,6 +198,14 @@ std::shared_ptr<Layer> Layer::Weights() const {
   return copy;
 }
 
+const PackedLowRank* Layer::FindAdapter(uint32_t adapter, Slot slot) const {
+  if (adapter == 0 || adapter > adapters.size()) return nullptr;
+  for (const PackedLowRank& p : adapters[adapter - 1]) {
+    if (p.slot == slot) return &p;
+  }
+  return nullptr;
+}
+
 size_t Layer::weight_bytes() const {
   size_t sum = 0;
   auto add = [&](const std::shared_ptr<const PackedWeight>& w) { sum += w == nullptr ? 0 : w->bytes; };
@@ -208,6 +216,9 @@ size_t Layer::weight_bytes() const {
   for (const PackedFfn& e : experts) add_ffn(e);
   for (const auto* heads : {&key_heads, &value_heads}) {
     for (const auto& w : *heads) add(w);
+  }
+  for (const auto& adapter : adapters) {
+    for (const PackedLowRank& p : adapter) add(p.a), add(p.b);
   }
   return sum;
 }
@@ -264,6 +275,11 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     for (const float v : of_heads) decay.insert(decay.end(), static_cast<size_t>(kimi->head_dim), v);
   }
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
+  for (const auto& adapter : w.adapters) {
+    auto& packed = layer->adapters.emplace_back();
+    for (const LowRankWeights& p : adapter)
+      packed.push_back({.slot = p.slot, .a = pack(p.a), .b = pack(p.b), .scale = p.scale});
+  }
   if (!in_place) layer->weights.made.clear();
   layer->vectors = DeviceVectors::Upload(layer->weights.vectors, queue);
   queue.Finish();

@@ -120,6 +120,13 @@ struct PackedFfn {
   std::shared_ptr<const PackedWeight> gate, up, down;
 };
 
+// LowRankWeights, packed.
+struct PackedLowRank {
+  Slot slot{};
+  std::shared_ptr<const PackedWeight> a, b;
+  float scale = 1;
+};
+
 // Vectors of a layer on its device, together in one piece of memory.
 class DeviceVectors {
  public:
@@ -142,8 +149,11 @@ struct Layer {
   DeviceVectors vectors;
   std::vector<PackedFfn> experts;
   std::vector<std::shared_ptr<const PackedWeight>> key_heads, value_heads;  // of latent attention, one a head
-  std::shared_ptr<PagePool> pages;  // null where the layer keeps nothing of its own
+  std::vector<std::vector<PackedLowRank>> adapters;  // of each of the model's
+  std::shared_ptr<PagePool> pages;                   // null where the layer keeps nothing of its own
 
+  // What the adapter with this number, 1 or more, adds to the product of a slot; null: nothing.
+  const PackedLowRank* FindAdapter(uint32_t adapter, Slot slot) const;
   bool Has(Slot slot) const { return packed[Index(slot)] != nullptr; }
   const PackedWeight& matrix(Slot slot) const { return *packed[Index(slot)]; }
   const float* vector(Slot slot) const { return vectors[Index(slot)]; }  // on the device; null where there is none

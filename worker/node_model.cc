@@ -107,6 +107,9 @@ Status NodeModel::OpenFor(const ClusterFacts& facts, v1::Cluster::Stub& stub, We
   if (open.rope_base == 0) open.rope_base = facts.rope_base;
   if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
   open.context = facts.context;
+  if (open.adapters.empty()) {
+    for (const std::string& path : facts.adapters) open.adapters.push_back({.name = {}, .path = path});
+  }
   StatusOr<std::shared_ptr<const Model>> model = NotFound("--weights fetch: no file is looked for");
   std::shared_ptr<PieceStore> store, over_file;
   const bool may_fetch =
@@ -134,6 +137,8 @@ Status NodeModel::OpenFor(const ClusterFacts& facts, v1::Cluster::Stub& stub, We
     open.known_hash = facts.model_hash;
     open.rope_base = facts.rope_base;
     open.norm_eps = facts.norm_eps;
+    open.adapters.clear();
+    for (const std::string& path : store->AdapterPaths()) open.adapters.push_back({.name = {}, .path = path});
     if (options_.open.rope_base != 0 || options_.open.norm_eps != 0) {
       say_("the weights are fetched, so --rope-base and --norm-eps are those of the coordinator");
     }

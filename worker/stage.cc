@@ -34,7 +34,8 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.model != parts_.model_id) {
     return InvalidArgument("sequence {}: model {}, this stage runs {}", seq, s.model, parts_.model_id);
   }
-  if (s.adapter != 0) return InvalidArgument("sequence {}: adapter {}, none is loaded", seq, s.adapter);
+  if (const size_t adapters = parts_.model->adapters().size(); s.adapter > adapters)
+    return InvalidArgument("sequence {}: adapter {}, the model has {}", seq, s.adapter, adapters);
   const auto groups = static_cast<size_t>(parts_.model->spec().kv_groups);
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
@@ -169,6 +170,10 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   // One sequence whose rows are as many, and as far behind, as they may be. What its tables say is never read.
   SeqRows s{.seq = SeqId{0}, .model = parts_.model_id, .row_class = RowClass::kPrompt, .row_count = rows};
   s.first_position = end > rows ? end - rows : 0;
+  const auto& adapters = parts_.model->adapters();
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    if (s.adapter == 0 || adapters[i]->rank() > adapters[s.adapter - 1]->rank()) s.adapter = static_cast<uint32_t>(i + 1);
+  }
   const std::vector<BlockId> table(size_t{end} + rows + 1);
   s.blocks.assign(static_cast<size_t>(parts_.model->spec().kv_groups), table);
   if (parts_.model->spec().has_slots) s.blocks[kSlotGroup] = SlotTable{.slot = 0}.Entries();

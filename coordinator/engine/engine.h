@@ -64,6 +64,8 @@ struct EngineOptions {
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.
   Duration step_timeout = std::chrono::minutes(10);
   uint64_t salt = 0;  // of the prefix cache: model content and KV type
+  uint32_t adapters = 0;  // that the model has, and the one of requests that name none; 0: none
+  uint32_t adapter = 0;
   // Set: a sequence whose context is full goes on without its older tokens. The value is the number of its first tokens
   // that stay, at most half of the context; -1: the whole prompt. Not set: it ends with "length".
   std::optional<int32_t> context_keep;

@@ -6,6 +6,7 @@
 #include "base/counted.h"
 #include "base/log_output.h"
 #include "coordinator/engine/engine_state.h"
+#include "coordinator/engine/kv_cache.h"
 
 namespace gyre {
 namespace {
@@ -55,6 +56,8 @@ Status CheckRequest(const Request& r, const EngineOptions& options) {
   const int vocab = options.vocab;
   GYRE_RETURN_IF_ERROR(CheckSettings(r, options.limits, vocab));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
+  if (r.adapter > options.adapters)
+    return InvalidArgument("adapter {}, the model has {}", r.adapter, options.adapters);
   GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   for (const auto& [ids, where] : {std::pair(&r.prompt, "prompt"), {&r.prediction, "prediction"}}) {
     for (const TokenId id : *ids) {
@@ -91,6 +94,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   }
   if (request.prompt_logprobs) request.score = {.from = 1, .top = *request.prompt_logprobs};
   const SeqId seq{next_seq_++};
+  if (request.adapter == 0) request.adapter = options_.adapter;
   auto s = std::make_shared<std::unique_ptr<Sequence>>(
       std::make_unique<Sequence>(seq, std::move(request), std::move(sink), Now()));
   speculator_.Prepare(s->get());
@@ -132,7 +136,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
                         .answers = s.answers,
                         .priority = r.priority,
                         .tenant = r.tenant,
-                        .salt = options_.salt,
+                        .salt = r.adapter == 0 ? options_.salt : MixSalts(options_.salt, r.adapter),
                         .tenant_salt = r.cache_salt};
   if (r.embedding == Pooling::kFirst) params.tokens.resize(1);  // no other row counts
   if (r.score && r.max_new_tokens == 0 && params.tokens.size() > 1)

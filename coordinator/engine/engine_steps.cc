@@ -84,7 +84,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
     SeqRows rows{.seq = item.seq,
                  .incarnation = item.incarnation,
                  .model = options_.model,
-                 .adapter = 0,
+                 .adapter = s->request.adapter,
                  .row_class = item.row_class,
                  .first_position = item.first_position,
                  .row_count = item.count,

@@ -85,6 +85,7 @@ struct RequestSettings {
   bool progress = false;  // a PromptProgress event for each step that has rows of the prompt
   int priority = 0;
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
+  uint32_t adapter = 0;     // the number of one of the model's adapters; 0 = EngineOptions::adapter
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   // Where messages of a conversation begin or end in the prompt, rising. What is kept of the prompt for later requests
   // is kept there (docs/memory.md); it changes no text. The service sets it for conversations.

@@ -91,6 +91,7 @@ void EncodeSettings(const RequestSettings& s, v1::GenerateRequest* out) {
   out->set_priority(s.priority);
   out->set_tenant(s.tenant);
   out->set_cache_salt(s.cache_salt);
+  out->set_adapter(s.adapter);
   out->mutable_boundaries()->Add(s.boundaries.begin(), s.boundaries.end());
   if (s.one_call) {
     for (const auto& [name, texts] : *s.one_call) {
@@ -131,6 +132,7 @@ RequestSettings DecodeSettings(const v1::GenerateRequest& m) {
   s.priority = m.priority();
   s.tenant = m.tenant();
   s.cache_salt = m.cache_salt();
+  s.adapter = m.adapter();
   s.boundaries.assign(m.boundaries().begin(), m.boundaries().end());
   if (m.has_one_call()) {
     DeclaredTools& tools = s.one_call.emplace();

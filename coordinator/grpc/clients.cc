@@ -262,6 +262,7 @@ Question ReadScore(const v1::ScoreRequest& r) {
   q.cache_salt = r.cache_salt();
   q.tenant = r.tenant();
   q.priority = r.priority();
+  q.adapter = r.adapter();
   q.prompt_logits = !r.has_score_from();
   if (!r.has_score_from()) return q;
   ScoreSettings& score = q.score.emplace();

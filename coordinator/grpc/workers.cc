@@ -290,7 +290,8 @@ class ClusterService : public v1::Cluster::CallbackService {
                                  .norm_eps = options_.open.norm_eps,
                                  .exact = options_.exact,
                                  .context = static_cast<uint32_t>(std::max(options_.open.context, 0)),
-                                 .weights = options_.weights != nullptr});
+                                 .weights = options_.weights != nullptr,
+                                 .adapters = AdapterPaths()});
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -318,6 +319,11 @@ class ClusterService : public v1::Cluster::CallbackService {
   }
 
  private:
+  std::vector<std::string> AdapterPaths() const {
+    std::vector<std::string> paths;
+    for (const auto& adapter : model_.adapters()) paths.push_back(adapter->path());
+    return paths;
+  }
   StatusOr<std::string> RenewFor(const grpc::AuthContext& caller, const std::string& request) {
     if (options_.identity == nullptr || options_.cluster_ca.empty()) {
       return FailedPrecondition("this coordinator signs no certificates: it has no --cluster-ca");

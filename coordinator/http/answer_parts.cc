@@ -24,16 +24,26 @@ bool IsHosted(std::string_view model) {
 
 }  // namespace
 
+uint32_t ApiContext::AdapterOf(std::string_view name) const {
+  const auto& adapters = service.model().adapters();
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    if (adapters[i]->name() == name) return static_cast<uint32_t>(i + 1);
+  }
+  return 0;
+}
+
 bool ApiContext::Serves(std::string_view model) const {
-  if (Has(model)) return true;
+  if (Has(model) || AdapterOf(model) != 0) return true;
   return !model.empty() && (other_names == OtherNames::kAny || (other_names == OtherNames::kHosted && IsHosted(model)));
 }
 
 std::optional<ApiError> CheckModel(const ApiContext& context, const std::string& model) {
   if (context.Serves(model)) return std::nullopt;
+  std::vector<std::string> names = context.models;
+  for (const auto& adapter : context.service.model().adapters()) names.push_back(adapter->name());
   return ApiError{.status = 404,
-                  .message = fmt::format("there is no model \"{}\" here; this server has {}", model,
-                                         fmt::join(context.models, ", ")),
+                  .message =
+                      fmt::format("there is no model \"{}\" here; this server has {}", model, fmt::join(names, ", ")),
                   .param = "model",
                   .code = "model_not_found"};
 }

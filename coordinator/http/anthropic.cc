@@ -244,6 +244,7 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
   if (!error) error = ReadMessages(body, context.service.model(), exchange.request().caller, &asked);
   if (!error) error = CheckModel(context, asked.model);
+  asked.question.adapter = context.AdapterOf(asked.model);
   Request request;
   if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
   Generation generation(exchange, context);

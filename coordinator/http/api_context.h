@@ -59,7 +59,9 @@ struct ApiContext {
 
   std::string model_hash() const { return fmt::format("{:016x}", service.model().content_hash()); }
   bool Has(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
-  // Whether the model answers to the name.
+  // The number of the adapter with this name; 0: there is none.
+  uint32_t AdapterOf(std::string_view name) const;
+  // Whether the model answers to the name, as it is or with an adapter.
   bool Serves(std::string_view model) const;
 };
 

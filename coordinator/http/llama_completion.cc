@@ -3,6 +3,7 @@
 #include "coordinator/http/generation.h"
 #include "coordinator/http/grammar_fields.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/http/openai_sampling.h"
 #include "coordinator/http/sampling_fields.h"
 #include "coordinator/http/speculation_fields.h"
 #include "fmt/core.h"
@@ -42,9 +43,10 @@ void ReadPrompt(const json::value& prompt, int vocab, JsonFields* fields, Comple
   if (array->empty()) fields->Fail(BadRequest("prompt is empty", "prompt"));
 }
 
-std::optional<ApiError> ReadCompletion(const json::object& body, const Model& model, const Caller& caller,
+std::optional<ApiError> ReadCompletion(const json::object& body, const ApiContext& context, const Caller& caller,
                                        CompletionRequest* out) {
   JsonFields fields(body);
+  const Model& model = context.service.model();
   Question& q = out->question;
   fields.Require("prompt");
   if (const json::value* prompt = fields.Any("prompt")) ReadPrompt(*prompt, model.spec().vocab, &fields, out);
@@ -57,6 +59,7 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Model& mo
   // -2 means the rest of the context, as -1 does here.
   ReadMostTokens(fields, "n_predict", -2, &q);
   ReadMostTokens(fields, "max_tokens", -2, &q);
+  q.adapter = ReadAdapter(fields, context, fields.String("model").value_or(""));
   ReadOtherServersFields(fields);
   ReadGrammars(fields, &q);
   ReadSpeculation(fields, &q);
@@ -77,7 +80,6 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const Model& mo
   for (const char* name : {"n_cmpl", "n"}) {
     if (fields.Integer(name, INT64_MIN, INT64_MAX).value_or(1) != 1) fields.RefuseAny(name, "there is one answer");
   }
-  fields.Ignore("model");
   fields.Ignore("reasoning_format");
   return fields.Finish();
 }
@@ -302,7 +304,7 @@ Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange) {
   CompletionRequest asked;
   json::object body;
   std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
-  if (!error) error = ReadCompletion(body, context.service.model(), exchange.request().caller, &asked);
+  if (!error) error = ReadCompletion(body, context, exchange.request().caller, &asked);
   if (!error && !asked.parts.empty()) {
     StatusOr<IdsInput> ids = IdsInput();
     std::function<void()> work = [&] { ids = JoinParts(context.service, asked.parts); };

@@ -67,6 +67,11 @@ Awaitable<void> Tags(const ApiContext& context, Exchange& exchange) {
     model["model"] = OllamaName(name);
     models.push_back(model);
   }
+  for (const auto& adapter : context.service.model().adapters()) {
+    model["name"] = OllamaName(adapter->name());
+    model["model"] = OllamaName(adapter->name());
+    models.push_back(model);
+  }
   json::object out{{"models", std::move(models)}};
   co_await RespondJson(exchange, std::move(out));
 }

@@ -16,6 +16,13 @@ namespace {
 
 namespace json = boost::json;
 
+// A model's name without the tag that ollama gives to names without one.
+std::string WithoutLatest(const ApiContext& context, std::string name) {
+  constexpr std::string_view kTag = ":latest";
+  if (!context.Has(name) && name.ends_with(kTag)) name.resize(name.size() - kTag.size());
+  return name;
+}
+
 int64_t Nanoseconds(Duration d) { return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count(); }
 
 // The settings that have an effect here.
@@ -210,6 +217,7 @@ void OllamaAnswer::ReadPrompt(JsonFields& fields, Question* question, ChatInput 
 
 void OllamaAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadOllamaModel(fields, context_);
+  question->adapter = context_.AdapterOf(WithoutLatest(context_, model_));
   ChatInput chat;
   ReadThink(fields, &chat.conversation.extra);
   if (chat_) {
@@ -347,10 +355,8 @@ std::string ReadOllamaModel(JsonFields& fields, const ApiContext& context) {
   fields.Require("model");
   const std::string asked = fields.String("model").value_or("");
   if (fields.failed()) return asked;
-  constexpr std::string_view kTag = ":latest";
-  std::string name = asked;
-  if (!context.Has(name) && name.ends_with(kTag)) name.resize(name.size() - kTag.size());
-  if (std::optional<ApiError> error = CheckModel(context, name)) fields.Fail(*std::move(error));
+  if (std::optional<ApiError> error = CheckModel(context, WithoutLatest(context, asked)))
+    fields.Fail(*std::move(error));
   return asked;
 }
 

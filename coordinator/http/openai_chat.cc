@@ -94,7 +94,7 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   tools_ = ReadChat(fields, &chat.conversation);
   question->input = std::move(chat);
   question->tenant = tenant_;
-  ReadSampling(fields, context_, question);
+  ReadSampling(fields, context_, model_, question);
   ReadMostTokens(fields, "max_completion_tokens", -1, question);
   ReadMostTokens(fields, "max_tokens", -1, question);
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);

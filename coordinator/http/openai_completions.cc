@@ -62,7 +62,7 @@ void CompletionAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   inputs_ = ReadPrompts(fields, "prompt", context_.service.model().spec().vocab, kMaxChoices);
   question->tenant = tenant_;
-  ReadSampling(fields, context_, question);
+  ReadSampling(fields, context_, model_, question);
   ReadMostTokens(fields, "max_tokens", -1, question);
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);
   const int64_t best_of = fields.Integer("best_of", 0, kMaxChoices).value_or(0);

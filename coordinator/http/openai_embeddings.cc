@@ -68,6 +68,7 @@ std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http,
   job->dimensions = static_cast<size_t>(fields.Integer("dimensions", 1, spec.dim).value_or(spec.dim));
   const std::string pooling = ReadChoice(fields, "pooling", {"mean", "last", "cls"});
   Question question;
+  question.adapter = ReadAdapter(fields, context, job->model);
   question.embedding = pooling == "last" ? Pooling::kLast : pooling == "cls" ? Pooling::kFirst : Pooling::kMean;
   job->normalize = fields.Bool("normalize").value_or(true);
   ReadMethods(fields);

@@ -20,6 +20,7 @@ json::object Describe(const ApiContext& context, const std::string& name) {
   out["object"] = "model";
   out["created"] = context.created;
   out["owned_by"] = "gyre";
+  if (context.AdapterOf(name) != 0 && !context.Has(name)) out["parent"] = context.models.front();
   out["max_model_len"] = context.service.context();
   out["hash"] = context.model_hash();
   const ModelSpec& spec = context.service.model().spec();
@@ -45,6 +46,9 @@ Route MakeRoute(const ApiContext& context, const char* method, const std::string
 Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange) {
   json::array data;
   for (const std::string& name : context.models) data.push_back(Describe(context, name));
+  for (const auto& adapter : context.service.model().adapters()) {
+    if (!context.Has(adapter->name())) data.push_back(Describe(context, adapter->name()));
+  }
   json::object list;
   list["object"] = "list";
   list["data"] = std::move(data);

@@ -296,7 +296,8 @@ void ReadInclude(JsonFields& fields, Question* question, bool* seal) {
 }
 
 void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
-  settings_["model"] = ReadModel(fields, context_);
+  const std::string model = ReadModel(fields, context_);
+  settings_["model"] = model;
   ChatInput chat;
   const json::array earlier = ReadPrevious(fields);
   chat.conversation.messages = ReadInput(
@@ -315,7 +316,7 @@ void ResponsesAnswer::ReadFields(JsonFields& fields, Question* question) {
   settings_["tools"] = tools_.any() && tools != nullptr ? *tools : json::value(json::array());
   question->input = std::move(chat);
   question->tenant = tenant_;
-  ReadSampling(fields, context_, question);
+  ReadSampling(fields, context_, model, question);
   ReadMostTokens(fields, "max_output_tokens", -1, question);
   tools_.Ask(question);
   ReadInclude(fields, question, &seal_);

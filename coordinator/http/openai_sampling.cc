@@ -20,6 +20,38 @@ std::string ReadModel(JsonFields& fields, const ApiContext& context) {
   return model;
 }
 
+uint32_t ReadAdapter(JsonFields& fields, const ApiContext& context, std::string_view model) {
+  const json::value* lora = fields.Any("lora");
+  if (lora == nullptr || lora->is_null()) return context.AdapterOf(model);
+  const std::string path = fields.Path("lora");
+  if (const json::string* name = lora->if_string()) {
+    const uint32_t adapter = context.AdapterOf({name->data(), name->size()});
+    if (adapter == 0) fields.Fail(BadRequest(fmt::format("{}: there is no adapter of this name", path), path));
+    return adapter;
+  }
+  const json::array* list = lora->if_array();
+  if (list != nullptr && list->empty()) return context.AdapterOf(model);
+  uint32_t chosen = 0;
+  bool known = list != nullptr;
+  for (const json::value& item : known ? *list : json::array()) {
+    const json::object* o = item.if_object();
+    const json::value *id = o == nullptr ? nullptr : o->if_contains("id"),
+                      *scale = o == nullptr ? nullptr : o->if_contains("scale");
+    const int64_t number = id != nullptr && id->is_int64() ? id->get_int64() : -1;
+    const double by = scale != nullptr && scale->is_number() ? scale->to_number<double>() : 1;
+    known = known && number >= 0 && number < static_cast<int64_t>(context.service.model().adapters().size());
+    if (by == 0 || !known) continue;
+    known = by == 1 && chosen == 0;
+    chosen = static_cast<uint32_t>(number + 1);
+  }
+  if (known) return chosen;
+  fields.Fail(BadRequest(fmt::format("{} must be the name of an adapter, or a list of {{\"id\", \"scale\"}} of which one "
+                                     "has scale 1 and the others 0",
+                                     path),
+                         path));
+  return 0;
+}
+
 int ReadPriority(JsonFields& fields) { return static_cast<int>(fields.Integer("priority", -100, 100).value_or(0)); }
 
 uint64_t ReadCacheSalt(JsonFields& fields) {
@@ -30,8 +62,9 @@ uint64_t ReadCacheSalt(JsonFields& fields) {
   return XXH3_64bits_withSeed(text->data(), text->size(), key);
 }
 
-void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question) {
+void ReadSampling(JsonFields& fields, const ApiContext& context, std::string_view name, Question* question) {
   const Model& model = context.service.model();
+  question->adapter = ReadAdapter(fields, context, name);
   ReadSamplersAndSeed(fields, model, &question->sampling);
   ReadLogitBias(fields, model.spec().vocab, 100, &question->sampling);
   ReadEnds(fields, model.spec().vocab, question);

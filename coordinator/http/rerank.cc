@@ -78,6 +78,7 @@ std::optional<ApiError> ReadRerank(const ApiContext& context, const HttpRequest&
   Question settings;
   settings.tenant = http.caller.tenant;
   settings.priority = ReadPriority(fields);
+  settings.adapter = ReadAdapter(fields, context, job->model);
   settings.cache_salt = ReadCacheSalt(fields);
   IgnoreAccounting(fields);
   if (documents != nullptr && (documents->empty() || documents->size() > kMostDocuments)) {

@@ -238,7 +238,6 @@ void ReadOtherServersFields(JsonFields& fields) {
   RefuseUnless(fields, "adaptive_target", -kInfinity, -1);
   RefuseUnless(fields, "length_penalty", 1, 1);
   ReadSamplerOrder(fields);
-  fields.Refuse("lora", "there are no adapters");
   fields.Refuse("t_max_predict_ms", "an answer is limited by its tokens, not by time");
   fields.Refuse("t_max_prompt_ms", "an answer is limited by its tokens, not by time");
   fields.Refuse("n_indent", "lines are not counted");

@@ -54,6 +54,7 @@ class ScoreReader {
     question_.tenant = http_.caller.tenant;
     question_.priority = ReadPriority(fields);
     question_.cache_salt = ReadCacheSalt(fields);
+    question_.adapter = ReadAdapter(fields, context_, job_->model);
     IgnoreAccounting(fields);
     ScoreSettings& score = question_.score.emplace();
     score.from = static_cast<uint32_t>(fields.Integer("score_from", 1, UINT32_MAX).value_or(1));

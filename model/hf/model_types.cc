@@ -1,6 +1,8 @@
 #include "model/hf/model_types.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "model/hf/json.h"
 #include "model/quoted.h"
@@ -483,6 +485,19 @@ Status OnlyKeys(const json::object& o, std::span<const std::string_view> known, 
     return Unimplemented("{}.{} is {}: the key is not known", where, Printable(key), Shown(item.value()));
   }
   return absl::OkStatus();
+}
+
+Status OnlyValues(const json::object& o, const char* key, const char* values, std::string_view where) {
+  const json::value* v = o.if_contains(key);
+  if (v == nullptr || IsEmpty(*v)) return absl::OkStatus();
+  const json::value list = json::parse(values);
+  if (IsOneOf(*v, list.get_array())) return absl::OkStatus();
+  return Unimplemented("{}.{} is {}, known is {}", where, key, Shown(*v), ShownList(list.get_array()));
+}
+
+bool IsPermuted(std::string_view gguf_name) {
+  return std::any_of(std::begin(kTypes), std::end(kTypes),
+                     [&](const HfModelType& t) { return t.permuted && gguf_name == t.name; });
 }
 
 bool IsMeaningless(std::string_view key) { return IsListed(kMeaningless, key); }

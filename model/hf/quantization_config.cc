@@ -12,15 +12,6 @@ namespace {
 
 namespace json = boost::json;
 
-// Refuses values of `key` other than those in the JSON list. An absent value is right.
-Status OnlyValues(const json::object& o, const char* key, const char* values, std::string_view where) {
-  const json::value* v = o.if_contains(key);
-  if (v == nullptr || IsEmpty(*v)) return absl::OkStatus();
-  const json::value list = json::parse(values);
-  if (IsOneOf(*v, list.get_array())) return absl::OkStatus();
-  return Unimplemented("{}.{} is {}, known is {}", where, key, Shown(*v), ShownList(list.get_array()));
-}
-
 // Which layers are quantized, with which rounding, and how a program is to multiply: the tensors show the first, and
 // the others do not change what the weights are.
 constexpr std::string_view kFp8Keys[] = {"quant_method",

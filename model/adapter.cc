@@ -1,0 +1,214 @@
+#include "model/adapter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include <xxhash.h>
+
+#include "model/gguf.h"
+#include "model/hf/model_types.h"
+#include "model/hf/peft.h"
+#include "model/layer_tensors.h"
+#include "model/quoted.h"
+#include "model/weights.h"
+
+namespace gyre {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kA = ".lora_a", *kB = ".lora_b";
+
+// Whether the forward pass can add to the products of this slot.
+bool MayChange(const LayerSpec& layer, Slot slot) {
+  switch (slot) {
+    case Slot::kQ:
+    case Slot::kK:
+    case Slot::kV: return layer.attention() != nullptr;
+    case Slot::kO: return true;
+    case Slot::kGate:
+    case Slot::kUp:
+    case Slot::kDown: return layer.dense() != nullptr && layer.dense()->limits == GateLimits{};
+    default: return false;
+  }
+}
+
+// The rows of a matrix of heads, from the order of one pairing of rotated elements to that of the other. In order of
+// halves the elements i and i + size / 2 of a head are a pair, in the other one 2 i and 2 i + 1.
+std::vector<std::byte> ReorderRows(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_bytes,
+                                   bool from_halves) {
+  std::vector<std::byte> out(rows * row_bytes);
+  const uint64_t size = rows / heads, half = size / 2;
+  for (uint64_t h = 0; h < heads; ++h) {
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t in_pairs = h * size + i, in_halves = h * size + i % 2 * half + i / 2;
+      std::memcpy(out.data() + (from_halves ? in_pairs : in_halves) * row_bytes,
+                  from + (from_halves ? in_halves : in_pairs) * row_bytes, row_bytes);
+    }
+  }
+  return out;
+}
+
+std::string LayerName(size_t layer, std::string_view name) { return fmt::format("blk.{}.{}", layer, name); }
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const Adapter>> Adapter::Open(std::string name, const std::string& path, const ModelSpec& spec,
+                                                       bool whole) {
+  std::shared_ptr<Adapter> adapter(new Adapter);
+  adapter->name_ = std::move(name);
+  adapter->path_ = path;
+  std::error_code error;
+  const fs::path p(path);
+  if (fs::is_directory(p, error) || p.extension() == ".safetensors") {
+    GYRE_RETURN_IF_ERROR(Annotate(adapter->OpenPeft(spec, whole), path));
+  } else {
+    GYRE_RETURN_IF_ERROR(Annotate(adapter->OpenGguf(spec, whole), path));
+  }
+  return std::shared_ptr<const Adapter>(std::move(adapter));
+}
+
+Status Adapter::OpenGguf(const ModelSpec& spec, bool whole) {
+  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path_));
+  files_.push_back(file);
+  GYRE_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file->bytes()));
+  GYRE_ASSIGN_OR_RETURN(const auto type, gguf.String("general.type"));
+  GYRE_ASSIGN_OR_RETURN(const auto kind, gguf.String("adapter.type"));
+  GYRE_ASSIGN_OR_RETURN(const auto architecture, gguf.String("general.architecture"));
+  if (type.value_or("model") != "adapter" || kind.value_or("") != "lora") {
+    return Unimplemented("general.type is {} and adapter.type {}, expected adapter and lora",
+                         Printable(type.value_or("missing")), Printable(kind.value_or("missing")));
+  }
+  if (architecture.value_or("") != spec.architecture) {
+    return FailedPrecondition("an adapter for the architecture {}, the model's is {}",
+                              Printable(architecture.value_or("(missing)")), spec.architecture);
+  }
+  if (gguf.Has("adapter.alora.invocation_tokens"))
+    return Unimplemented("adapter.alora.invocation_tokens: it works from certain tokens on only");
+  GYRE_ASSIGN_OR_RETURN(const auto alpha, gguf.Float("adapter.lora.alpha"));
+  tensors_ = gguf.tensors();
+  for (const auto& [name, t] : tensors_.all()) {
+    if (!name.ends_with(kB) || t.dims.empty() || t.dims[0] == 0) continue;
+    const double rank = static_cast<double>(t.dims[0]);
+    const double scale = alpha.value_or(0) == 0 ? 1 : *alpha / rank;
+    scales_.emplace(name.substr(0, name.size() - std::strlen(kB)), static_cast<float>(scale));
+  }
+  if (whole) hash_ = tensors_.SampledHash(file->bytes().first(gguf.data_offset()), file->bytes().size());
+  return Place(spec, false);
+}
+
+Status Adapter::OpenPeft(const ModelSpec& spec, bool whole) {
+  GYRE_ASSIGN_OR_RETURN(PeftAdapter peft, ReadPeft(path_));
+  files_ = std::move(peft.files);
+  tensors_ = std::move(peft.tensors);
+  scales_ = std::move(peft.scales);
+  if (whole) hash_ = tensors_.SampledHash(files_[1]->bytes(), files_[0]->bytes().size());
+  return Place(spec, true);
+}
+
+Status Adapter::Place(const ModelSpec& spec, bool halves) {
+  std::unordered_set<std::string> placed;
+  const bool two_orders = IsPermuted(spec.architecture);
+  layers_.resize(spec.layers.size());
+  const auto place = [&](size_t layer, const std::string& tensor, std::span<const TensorRow> rows) -> Status {
+    const TensorView *a = tensors_.Find(tensor + kA), *b = tensors_.Find(tensor + kB);
+    if (a == nullptr && b == nullptr) return absl::OkStatus();
+    if (a == nullptr || b == nullptr)
+      return DataLoss("tensor {}{} is missing", Printable(tensor), a == nullptr ? kA : kB);
+    uint64_t n = 0;
+    for (const TensorRow& row : rows) {
+      if (!MayChange(spec.layers[layer], row.slot)) return absl::OkStatus();  // it has no place
+      n += row.dims[1];
+    }
+    const uint64_t rank = a->dims.size() == 2 ? a->dims[1] : 0;
+    if (rank == 0) return DataLoss("tensor {}{} has the shape {}", Printable(tensor), kA, DescribeDims(a->dims));
+    GYRE_RETURN_IF_ERROR(tensors_.Matrix(tensor + kA, rank, rows[0].dims[0]).status());
+    GYRE_ASSIGN_OR_RETURN(const WeightView view, tensors_.Matrix(tensor + kB, n, rank));
+    rank_ = std::max(rank_, static_cast<int>(std::min<uint64_t>(rank, 1 << 30)));
+    placed.insert({tensor + kA, tensor + kB});
+    uint64_t first = 0;
+    for (const TensorRow& row : rows) {
+      layers_[layer].push_back(
+          {.slot = row.slot, .tensor = tensor, .first_row = first, .rows = row.dims[1], .scale = scales_[tensor]});
+      first += row.dims[1];
+    }
+    const AttentionSpec* attention = spec.layers[layer].attention();
+    const Slot slot = rows[0].slot;
+    if (!two_orders || attention == nullptr || (slot != Slot::kQ && slot != Slot::kK)) return absl::OkStatus();
+    if (halves == (attention->rope.pairing == RopePairing::kHalves)) return absl::OkStatus();
+    if (rows.size() > 1) return Unimplemented("tensor {}: its rows have another order than the model's", tensor);
+    TensorView other = *b;
+    const uint64_t heads = Unsigned(slot == Slot::kQ ? attention->heads : attention->kv_heads);
+    const std::span<const std::byte> bytes(view.data, view.bytes());
+    other.data = nullptr;
+    other.made = std::make_shared<const MadeTensor>(
+        std::vector<std::span<const std::byte>>{bytes},
+        [=, row_bytes = view.row_bytes()] { return ReorderRows(bytes.data(), n, heads, row_bytes, halves); });
+    tensors_.Remove(tensor + kB);
+    return tensors_.Add(tensor + kB, std::move(other));
+  };
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    const std::vector<TensorRow> rows = LayerTensors(spec.layers[layer], spec.dim);
+    for (size_t i = 0, end; i < rows.size(); i = end) {
+      end = i + 1;
+      if (rows[i].form != TensorForm::kMatrix) continue;
+      while (end < rows.size() && !rows[i].fused.empty() && rows[end].fused == rows[i].fused) ++end;
+      // A tensor for all of them may have the name of the last one's own.
+      const std::span<const TensorRow> group(&rows[i], end - i);
+      uint64_t n = 0;
+      for (const TensorRow& row : group) n += row.dims[1];
+      const std::string fused = LayerName(layer, rows[i].fused);
+      const TensorView* whole = group.size() > 1 ? tensors_.Find(fused + kB) : nullptr;
+      if (whole != nullptr && whole->dims.size() == 2 && whole->dims[1] == n) {
+        GYRE_RETURN_IF_ERROR(place(layer, fused, group));
+        continue;
+      }
+      for (const TensorRow& row : group)
+        GYRE_RETURN_IF_ERROR(place(layer, LayerName(layer, row.name), std::span(&row, 1)));
+    }
+  }
+  for (const auto& [name, t] : tensors_.all()) {
+    if (placed.contains(name)) continue;
+    return Unimplemented(
+        "tensor {} has no place: an adapter may change the matrices of queries, keys, values and output of attention and "
+        "those of dense feed-forward blocks",
+        Printable(name));
+  }
+  if (placed.empty()) return DataLoss("it has no tensors");
+  return absl::OkStatus();
+}
+
+size_t Adapter::LayerBytes(int layer) const {
+  if (layer < 0 || static_cast<size_t>(layer) >= layers_.size()) return 0;
+  size_t sum = 0;
+  for (const Change& c : layers_[static_cast<size_t>(layer)]) {
+    sum += tensors_.Find(c.tensor + kA)->bytes;
+    const TensorView& b = *tensors_.Find(c.tensor + kB);
+    sum += b.bytes / b.dims[1] * c.rows;
+  }
+  return sum;
+}
+
+std::vector<LowRankWeights> Adapter::Layer(int layer, std::vector<MadeTensor::Bytes>* made) const {
+  std::vector<LowRankWeights> out;
+  if (layer < 0 || static_cast<size_t>(layer) >= layers_.size()) return out;
+  for (const Change& c : layers_[static_cast<size_t>(layer)]) {
+    const auto view = [&](const char* part) {
+      const TensorView* t = tensors_.Find(c.tensor + part);
+      WeightView w = *tensors_.Matrix(c.tensor + part, t->dims[1], t->dims[0]);  // Place has looked it up
+      if (w.data == nullptr) {
+        MadeTensor::Bytes held;
+        w.data = t->WithData(&held).data;
+        made->push_back(std::move(held));
+      }
+      return w;
+    };
+    out.push_back(
+        {.slot = c.slot, .a = view(kA), .b = RowsOf(view(kB), c.first_row, c.rows), .scale = c.scale});
+  }
+  return out;
+}
+
+}  // namespace gyre

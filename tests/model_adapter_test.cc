@@ -1,0 +1,197 @@
+// LoRA adapters as files: both forms, scales, orders of rows, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/adapter.h"
+#include "model/weights.h"
+#include "tests/testing/lora_writer.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+
+class AdapterFolder {
+ public:
+  AdapterFolder() {
+    char path[] = "/tmp/gyre-adapter-XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~AdapterFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<float> Floats(const WeightView& w) {
+  std::vector<float> out(w.n * w.k);
+  Dequantize(w.type, w.data, out.data(), out.size());
+  return out;
+}
+
+std::string AdapterMessage(const Model& model, const std::string& path) {
+  const auto adapter = Adapter::Open("x", path, model.spec(), true);
+  return adapter.ok() ? "it was opened" : std::string(adapter.status().message());
+}
+
+// The GGUF form of an adapter and PEFT's give the same weights, whichever order of rows they have.
+TEST(AdapterTest, BothFormsAreTheSameAdapter) {
+  for (const std::string arch : {"llama", "qwen2", "phi3"}) {
+    SCOPED_TRACE(arch);
+    const testing::TinyModelFile file(testing::TinyOptions{.arch = arch, .layers = 3});
+    const auto model = *OpenModel(file.path());
+    const testing::LoraOptions options{
+        .seed = 5,
+        .rank = 3,
+        .matrices = {"attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}};
+    const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
+    const AdapterFolder folder;
+    testing::WritePeft(*model, options, folder.path(),
+                       arch == "llama" ? std::pair<uint64_t, uint64_t>{4, 2} : std::pair<uint64_t, uint64_t>{0, 0});
+    const auto a = Adapter::Open("a", gguf.path(), model->spec(), true);
+    const auto b = Adapter::Open("b", folder.path(), model->spec(), true);
+    ASSERT_TRUE(a.ok()) << a.status();
+    ASSERT_TRUE(b.ok()) << b.status();
+    EXPECT_EQ((*a)->rank(), 3);
+    EXPECT_EQ((*a)->files().size(), 1u);
+    EXPECT_EQ((*b)->files().size(), 2u);
+    for (int layer = 0; layer < 3; ++layer) {
+      std::vector<MadeTensor::Bytes> held;
+      const auto of_a = (*a)->Layer(layer, &held), of_b = (*b)->Layer(layer, &held);
+      ASSERT_EQ(of_a.size(), 7u);
+      ASSERT_EQ(of_b.size(), of_a.size());
+      size_t bytes = 0;
+      for (size_t i = 0; i < of_a.size(); ++i) {
+        EXPECT_EQ(of_a[i].slot, of_b[i].slot);
+        EXPECT_EQ(of_a[i].scale, 2.0f);
+        EXPECT_EQ(of_b[i].scale, 2.0f);
+        EXPECT_EQ(Floats(of_a[i].a), Floats(of_b[i].a));
+        EXPECT_EQ(Floats(of_a[i].b), Floats(of_b[i].b));
+        bytes += of_a[i].a.bytes() + of_a[i].b.bytes();
+      }
+      EXPECT_EQ((*a)->LayerBytes(layer), bytes);
+    }
+    std::vector<MadeTensor::Bytes> held;
+    EXPECT_TRUE((*a)->Layer(3, &held).empty());
+    EXPECT_EQ((*a)->LayerBytes(3), 0u);
+  }
+}
+
+TEST(AdapterTest, ItsScaleFollowsFromItsSettings) {
+  const testing::TinyModelFile file(testing::TinyOptions{.layers = 2});
+  const auto model = *OpenModel(file.path());
+  const testing::LoraOptions options{.rank = 4, .alpha = 6, .matrices = {"attn_q", "attn_v"}};
+  const auto scales = [&](const boost::json::object& config) {
+    const AdapterFolder folder;
+    testing::WritePeft(*model, options, folder.path(), {4, 2}, config);
+    const auto adapter = Adapter::Open("a", folder.path(), model->spec(), true);
+    EXPECT_TRUE(adapter.ok()) << adapter.status();
+    std::vector<float> out;
+    for (int layer = 0; adapter.ok() && layer < 2; ++layer) {
+      std::vector<MadeTensor::Bytes> held;
+      for (const LowRankWeights& w : (*adapter)->Layer(layer, &held)) out.push_back(w.scale);
+    }
+    return out;
+  };
+  using Scales = std::vector<float>;
+  EXPECT_EQ(scales({}), (Scales{1.5f, 1.5f, 1.5f, 1.5f}));
+  EXPECT_EQ(scales({{"use_rslora", true}}), (Scales{3, 3, 3, 3}));
+  EXPECT_EQ(scales({{"alpha_pattern", boost::json::object{{"v_proj", 8}}}}), (Scales{1.5f, 2, 1.5f, 2}));
+  EXPECT_EQ(scales({{"alpha_pattern", boost::json::object{{R"(layers\.1\.self_attn\.(q|k)_proj)", 12}}}}),
+            (Scales{1.5f, 1.5f, 3, 1.5f}));
+  // Without an alpha a GGUF adapter is not scaled.
+  const testing::TinyModelFile gguf(testing::LoraGguf(*model, {.alpha = 0}));
+  std::vector<MadeTensor::Bytes> held;
+  EXPECT_EQ((*Adapter::Open("a", gguf.path(), model->spec(), true))->Layer(0, &held).at(0).scale, 1);
+}
+
+TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
+  const testing::TinyModelFile file(testing::TinyOptions{.layers = 2}), other(testing::TinyOptions{.arch = "qwen2", .layers = 2}),
+      wider(testing::TinyOptions{.dim = 64, .layers = 2}), experts(testing::TinyOptions{.arch = "qwen2moe", .layers = 2});
+  const auto model = *OpenModel(file.path());
+  const auto gguf = [&](const Model& of, const testing::LoraOptions& o,
+                        const std::function<void(testing::GgufWriter&)>& more = {}) {
+    return testing::LoraGguf(of, o, more);
+  };
+  const auto said = [&](const std::vector<std::byte>& bytes) {
+    const testing::TinyModelFile adapter(bytes);
+    return AdapterMessage(*model, adapter.path());
+  };
+  EXPECT_THAT(said(gguf(**OpenModel(other.path()), {})), HasSubstr("architecture qwen2, the model's is llama"));
+  EXPECT_THAT(said(gguf(**OpenModel(wider.path()), {})), HasSubstr("blk.0.attn_q.weight.lora_a"));
+  EXPECT_THAT(said(gguf(*model, {.matrices = {}})), HasSubstr("no tensors"));
+  EXPECT_THAT(said(gguf(*model, {}, [](auto& w) { w.String("adapter.alora.invocation_tokens", "x"); })),
+              HasSubstr("adapter.alora.invocation_tokens"));
+  const std::vector<float> some(64, 1.0f);
+  for (const std::string name : {"token_embd.weight", "output.weight", "blk.0.attn_norm.weight", "blk.7.attn_q.weight"}) {
+    EXPECT_THAT(said(gguf(*model, {.matrices = {"attn_q"}},
+                          [&](auto& w) {
+                            w.Tensor(name + ".lora_a", DType::kF32, {32, 2}, some);
+                            w.Tensor(name + ".lora_b", DType::kF32, {2, 32}, some);
+                          })),
+                HasSubstr("tensor " + name + ".lora_"));
+  }
+  EXPECT_THAT(said(gguf(*model, {.matrices = {"attn_q"}},
+                        [&](auto& w) { w.Tensor("blk.0.attn_v.weight.lora_a", DType::kF32, {32, 2}, some); })),
+              HasSubstr("blk.0.attn_v.weight.lora_b is missing"));
+  EXPECT_THAT(AdapterMessage(*model, file.path()), HasSubstr("general.type is missing"));
+  EXPECT_THAT(AdapterMessage(*model, "/nonexistent"), HasSubstr("/nonexistent"));
+  // An adapter of a mixture may change its attention, not its experts.
+  const auto mixture = *OpenModel(experts.path());
+  const testing::TinyModelFile attention(testing::LoraGguf(*mixture, {.matrices = {"attn_q"}})),
+      shared(testing::LoraGguf(*mixture, {.matrices = {"ffn_up_shexp"}}));
+  EXPECT_EQ(AdapterMessage(*mixture, attention.path()), "it was opened");
+  EXPECT_THAT(AdapterMessage(*mixture, shared.path()), HasSubstr("ffn_up_shexp.weight.lora_"));
+
+  const auto peft = [&](const boost::json::object& config) {
+    const AdapterFolder folder;
+    testing::WritePeft(*model, {}, folder.path(), {4, 2}, config);
+    return AdapterMessage(*model, folder.path());
+  };
+  EXPECT_THAT(peft({{"use_dora", true}}), HasSubstr("use_dora"));
+  EXPECT_THAT(peft({{"bias", "all"}}), HasSubstr("bias"));
+  EXPECT_THAT(peft({{"modules_to_save", boost::json::array{"lm_head"}}}), HasSubstr("modules_to_save"));
+  EXPECT_THAT(peft({{"fan_in_fan_out", true}}), HasSubstr("fan_in_fan_out"));
+  EXPECT_THAT(peft({{"peft_type", "IA3"}}), HasSubstr("peft_type is \"IA3\""));
+  EXPECT_THAT(peft({{"lora_alpha", nullptr}}), HasSubstr("lora_alpha"));
+  EXPECT_THAT(peft({{"something_new", 3}}), HasSubstr("something_new"));
+  EXPECT_THAT(peft({{"alpha_pattern", boost::json::object{{"(", 3}}}}), HasSubstr("alpha_pattern"));
+  EXPECT_EQ(peft({{"lora_dropout", 0.1}, {"loftq_config", boost::json::object()}, {"peft_version", "0.17.1"}}),
+            "it was opened");
+}
+
+// The hash of a model with adapters is that of no other model.
+TEST(AdapterTest, AdaptersCountInTheModelsHash) {
+  const testing::TinyModelFile file(testing::TinyOptions{.layers = 2});
+  const auto plain = *OpenModel(file.path());
+  const testing::TinyModelFile one(testing::LoraGguf(*plain, {.seed = 1})), two(testing::LoraGguf(*plain, {.seed = 2}));
+  const auto hash = [&](std::vector<AdapterFile> adapters) {
+    OpenOptions open;
+    open.adapters = std::move(adapters);
+    const auto model = OpenModel(file.path(), open);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return (*model)->content_hash();
+  };
+  const std::vector<uint64_t> hashes = {plain->content_hash(), hash({{"a", one.path()}}), hash({{"a", two.path()}}),
+                                        hash({{"a", one.path()}, {"b", two.path()}}),
+                                        hash({{"a", two.path()}, {"b", one.path()}})};
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(hashes[i], hashes[j]) << i << " " << j;
+  }
+  EXPECT_EQ(hash({{"another name", one.path()}}), hashes[1]);
+  OpenOptions open;
+  open.adapters = {{"a", one.path()}};
+  EXPECT_GT(*LayerBytes(**OpenModel(file.path(), open), 1), *LayerBytes(*plain, 1));
+}
+
+}  // namespace
+}  // namespace gyre
