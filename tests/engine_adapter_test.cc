@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -109,7 +110,7 @@ TEST(EngineAdapterTest, TextsDoNotDependOnThoseBesideThem) {
     }
     for (const int stages : {1, 3}) {
       for (const uint32_t chunk : {4u, 256u}) {
-        SCOPED_TRACE(testing::Message() << stages << " stages, chunks of " << chunk);
+        SCOPED_TRACE(::testing::Message() << stages << " stages, chunks of " << chunk);
         RuntimeOptions options = adapted.Ring(stages);
         options.chunk = chunk;
         const auto ring = testing::OpenRing(options);
@@ -181,8 +182,8 @@ TEST(EngineAdapterTest, ResizesAndDraftsChangeNoText) {
   testing::Runner runner(ring->engine());
   for (const Request& r : requests) runner.Add(r);
   for (const char* ranges : {"0-0,1-1,2-4", "0-2,3-3,4-4", "0-1,2-3,4-4"}) {
-    const auto changed = ring->cluster().Resize(ranges);
-    EXPECT_TRUE(changed.ok()) << changed;
+    const auto changed = ring->cluster().ResizeAndWait(ranges);
+    EXPECT_TRUE(changed.ok()) << changed.status();
   }
   const auto got = runner.Wait();
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "hub/file_lock.h"
 #include "runtime/runtime.h"
 #include "tests/testing/llama2c_writer.h"
+#include "tests/testing/lora_writer.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/small_disk.h"
@@ -57,11 +58,12 @@ class RingWeightsTest : public ::testing::Test {
     return testing::RunOne((*alone)->engine(), Ask(seed, kWeightsVocab, 20)).tokens;
   }
   // One text over the ring.
-  std::vector<TokenId> TextOf(const Ring& ring, int seed) {
+  std::vector<TokenId> TextOf(const Ring& ring, int seed) { return TextOf(ring, Ask(seed, kWeightsVocab, 20)); }
+  std::vector<TokenId> TextOf(const Ring& ring, const Request& request) {
     auto target = OpenRemote(ring.address());
     EXPECT_TRUE(target.ok()) << target.status();
     std::vector<TokenId> tokens;
-    const Status status = (*target)->Run(Ask(seed, kWeightsVocab, 20), [&](const Event& event) {
+    const Status status = (*target)->Run(request, [&](const Event& event) {
       if (const auto* t = std::get_if<TokenEvent>(&event)) tokens.push_back(t->token);
     });
     EXPECT_TRUE(status.ok()) << status;
@@ -114,6 +116,43 @@ TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
     ring.worker(i).Kill(SIGINT);
     EXPECT_EQ(ring.worker(i).Wait(seconds(10)), 0) << ring.worker(i).output();
   }
+}
+
+// Of each adapter a worker gets the part of its layers; one that has the files uses them; layers move with them.
+TEST_F(RingWeightsTest, AdaptersComeWithTheLayersThatTheyBelongTo) {
+  const auto model = *OpenModel(model_.path());
+  const testing::LoraOptions of_gguf{.seed = 4, .rank = 32}, of_peft{.seed = 5, .rank = 16};
+  const testing::TinyModelFile gguf(testing::LoraGguf(*model, of_gguf));
+  const testing::TempFolder peft;
+  testing::WritePeft(*model, of_peft, peft.path(), {4, 2});
+  const uint64_t adapters =
+      std::filesystem::file_size(gguf.path()) + std::filesystem::file_size(peft.path() + "/adapter_model.safetensors");
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "3", "--lora", "law=" + gguf.path(), "--lora",
+                                  "pirate=" + peft.path()}));
+  ring.AddWorker("w1", Fetches("w1"));
+  ring.AddWorker("w2", Fetches("w2"));
+  ring.AddWorker("w3");
+  ASSERT_TRUE(ring.Serves(3));
+  RuntimeOptions options = testing::OneProcess(model_.path());
+  options.open.adapters = {{"law", gguf.path()}, {"pirate", peft.path()}};
+  auto alone = Runtime::Open(options);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const auto check = [&] {
+    std::vector<std::vector<TokenId>> texts;
+    for (uint32_t adapter = 0; adapter <= 2; ++adapter) {
+      Request r = Ask(3, kWeightsVocab, 20);
+      r.adapter = adapter;
+      texts.push_back(testing::RunOne((*alone)->engine(), r).tokens);
+      EXPECT_EQ(TextOf(ring, r), texts.back()) << adapter;
+    }
+    EXPECT_NE(texts[0], texts[1]);
+    EXPECT_NE(texts[1], texts[2]);
+  };
+  check();
+  for (const char* name : {"w1", "w2"})
+    EXPECT_LT(BytesOnDisk(Cache(name)), (bytes_ + adapters) * 6 / 10) << name;
+  ASSERT_TRUE(ring.AsksFor("w1=0-1,w2=2-7,w3=8-8"));
+  check();
 }
 
 // A worker's own settings would change the bits, and the hash that it takes over would not show it.
