@@ -39,7 +39,7 @@ if(GYRE_TESTS)
     DEPS gyre_http)
   gyre_tests(http_apis_tests engine
     FILES http_apis_test http_ollama_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test http_tools_test
-          http_openai_responses_test http_score_test http_rerank_test http_metrics_test http_progress_test http_turns_test
+          http_openai_responses_test http_score_test http_adapter_test http_rerank_test http_metrics_test http_progress_test http_turns_test
     DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_batches_tests "engine;tsan" FILES http_batches_test DEPS gyre_http gyre_runtime Boost::json)
   # An agent's sessions of 30,000 tokens, with their figures.

@@ -17,9 +17,10 @@ class DemoRuntimeTest : public ::testing::Test {
     runtime_ = nullptr;
   }
   // For a suite with another model file.
-  static void OpenRuntime(const std::string& model) {
+  static void OpenRuntime(const std::string& model, const OpenOptions& open = {}) {
     RuntimeOptions options;
     options.model = model;
+    options.open = open;
     options.threads = 1;
     options.quiet = true;
     options.parallel = 4;
