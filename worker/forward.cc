@@ -187,7 +187,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     if (logit_rows.count() == 0) return;
     AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x, [&](const Result& result) {
       Multiply(mixed, logit_rows.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
-      Adapt(layer, Slot::kO, logit_rows, mixed, result.rows);
+      Adapt(layer, logit_rows, mixed, {{Slot::kO, result.rows}});
     });
   };
   if (const AttentionSpec* attention = spec.attention()) {
@@ -264,13 +264,13 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   if (own) products_.push_back({layer.matrix(Slot::kK), k});
   if (has_v) products_.push_back({layer.matrix(Slot::kV), v});
   if (!products_.empty()) Multiply(normed_.data(), places.runs());
-  if (own) Adapt(layer, Slot::kK, places, normed_.data(), k);
-  if (has_v) Adapt(layer, Slot::kV, places, normed_.data(), v);
+  Adapt(layer, places, normed_.data(),
+        {{Slot::kQ, kept == rows ? queries : nullptr}, {Slot::kK, own ? k : nullptr}, {Slot::kV, has_v ? v : nullptr}});
   if (kept < rows) {
     for (float* all : {normed_.data(), x}) Compact(logit_rows, dim_, all);
     if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
+    if (kept > 0) Adapt(layer, logit_rows, normed_.data(), {{Slot::kQ, queries}});
   }
-  if (kept > 0) Adapt(layer, Slot::kQ, logit_rows, normed_.data(), queries);
   if (gate_in_q && kept > 0) {
     const size_t heads = kept * static_cast<size_t>(spec.heads);
     backend_.CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
@@ -332,7 +332,7 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
       backend_.MultiplyInPlace(attended, gate_.data(), n);
   }
   Multiply(attended, places.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
-  Adapt(layer, Slot::kO, places, attended, result.rows);
+  Adapt(layer, places, attended, {{Slot::kO, result.rows}});
   if (spec.output_bias) backend_.AddBias(result.rows, places.count(), dim_, layer.vector(Slot::kOBias));
 }
 
@@ -393,10 +393,10 @@ void Forward::Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& 
   const size_t n = places.count() * static_cast<size_t>(spec.width);
   float* up = Room(mixed_, n);
   Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kUp), up}});
-  Adapt(layer, Slot::kUp, places, normed_.data(), up);
+  Adapt(layer, places, normed_.data(), {{Slot::kUp, up}});
   backend_.Xielu(up, n, *spec.xielu);
   Multiply(up, places.runs(), {{layer.matrix(Slot::kDown), result.rows, result.add}});
-  Adapt(layer, Slot::kDown, places, up, result.rows);
+  Adapt(layer, places, up, {{Slot::kDown, result.rows}});
 }
 
 // Backend::FeedForward has the bits of these products, so that rows without an adapter do not notice those beside them.
@@ -408,28 +408,47 @@ void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPla
   if (spec.gated) products_.push_back({layer.matrix(Slot::kGate), gate});
   products_.push_back({layer.matrix(Slot::kUp), up});
   Multiply(normed_.data(), places.runs());
-  if (spec.gated) Adapt(layer, Slot::kGate, places, normed_.data(), gate);
-  Adapt(layer, Slot::kUp, places, normed_.data(), up);
+  Adapt(layer, places, normed_.data(), {{Slot::kGate, gate}, {Slot::kUp, up}});
   if (spec.biases) backend_.AddBias(up, rows, width, layer.vector(Slot::kUpBias));
   if (spec.gated)
     backend_.GatedActivation(gate, up, n, spec.activation, up);
   else
     backend_.Activate(up, n, spec.activation, up);
   Multiply(up, places.runs(), {{layer.matrix(Slot::kDown), result.rows, result.add}});
-  Adapt(layer, Slot::kDown, places, up, result.rows);
+  Adapt(layer, places, up, {{Slot::kDown, result.rows}});
   if (spec.biases) backend_.AddBias(result.rows, rows, dim_, layer.vector(Slot::kDownBias));
 }
 
-void Forward::Adapt(const Layer& layer, Slot slot, const RowPlaces& places, const float* x, float* out) {
+void Forward::Adapt(const Layer& layer, const RowPlaces& places, const float* x,
+                    std::initializer_list<Adapted> products) {
   for (const AdapterRun& run : places.adapters()) {
-    const PackedLowRank* w = layer.FindAdapter(run.adapter, slot);
-    if (w == nullptr) continue;
     const Arithmetic arithmetic = ArithmeticOf(run.row_class);
-    float* low = Room(low_rank_, run.rows * w->a->n);
-    backend_.MatMul(x + run.first * w->a->k, run.rows, *w->a, low, arithmetic);
-    if (w->scale != 1) backend_.Scale(low, run.rows * w->a->n, w->scale);
-    const Backend::Product added[] = {{*w->b, out + run.first * w->b->n, true}};
-    backend_.MatMul(low, run.rows, added, arithmetic);
+    // The first factors read x together.
+    products_.clear();
+    adapted_.clear();
+    size_t width = 0, k = 0;
+    for (const Adapted& p : products) {
+      const PackedLowRank* w = p.out == nullptr ? nullptr : layer.FindAdapter(run.adapter, p.slot);
+      if (w == nullptr) continue;
+      adapted_.emplace_back(w, p.out);
+      width += w->a->n;
+      k = w->a->k;
+    }
+    if (adapted_.empty()) continue;
+    float* low = Room(low_rank_, run.rows * width);
+    for (const auto& [w, out] : adapted_) {
+      products_.push_back({*w->a, low});
+      low += run.rows * w->a->n;
+    }
+    backend_.MatMul(x + run.first * k, run.rows, products_, arithmetic);
+    low = low_rank_.data();
+    for (const auto& [w, out] : adapted_) {
+      const size_t n = run.rows * w->a->n;
+      if (w->scale != 1) backend_.Scale(low, n, w->scale);
+      const Backend::Product added[] = {{*w->b, out + run.first * w->b->n, true}};
+      backend_.MatMul(low, run.rows, added, arithmetic);
+      low += n;
+    }
   }
 }
 

@@ -190,8 +190,12 @@ class Forward {
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
   // The same of a dense block that adapters of the rows change, of normed_.
   void AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
-  // Adds to the slot's products out [rows of places][n] of x [rows of places][k] what the rows' adapters say.
-  void Adapt(const Layer& layer, Slot slot, const RowPlaces& places, const float* x, float* out);
+  // Adds to the slots' products out [rows of places][n] of x [rows of places][k] what the rows' adapters say.
+  struct Adapted {
+    Slot slot;
+    float* out;
+  };
+  void Adapt(const Layer& layer, const RowPlaces& places, const float* x, std::initializer_list<Adapted> products);
   // A dense block with this activation, of normed_.
   void Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
   // The experts of each row, from what the router sees, [rows][dim].
@@ -239,7 +243,8 @@ class Forward {
   size_t per_layer_width_ = 0;
   std::vector<Backend::Ffn> mixture_;
   std::vector<Backend::RowRun> mixture_runs_;
-  std::vector<Backend::Product> products_;  // scratch of Multiply
+  std::vector<Backend::Product> products_;  // scratch of Multiply and Adapt
+  std::vector<std::pair<const PackedLowRank*, float*>> adapted_;  // likewise
 };
 
 template <typename Fn>

@@ -78,7 +78,16 @@ void Engine::Impl::AskMtp(Sequence& s, const StepItem& item, SeqRows* rows) cons
 Status Engine::Impl::SendStep(const StepPlan& plan) {
   batch_.seqs.clear();
   ids_.clear();
-  for (const StepItem& item : plan.items) {
+  // Rows of one class with the same adapter lie together, so that a stage reads each adapter once.
+  std::vector<const StepItem*> order;
+  for (const StepItem& item : plan.items) order.push_back(&item);
+  const auto group = [this](const StepItem* item) {
+    const Sequence* s = Find(item->seq);
+    return std::pair(item->row_class, s == nullptr ? 0 : s->request.adapter);
+  };
+  if (options_.adapters > 0) std::ranges::stable_sort(order, {}, group);
+  for (const StepItem* const next : order) {
+    const StepItem& item = *next;
     Sequence* s = Find(item.seq);
     if (s == nullptr) return Internal("step {} names an unknown sequence", static_cast<uint64_t>(plan.step));
     SeqRows rows{.seq = item.seq,
@@ -166,11 +175,14 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const Ste
   Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
   const LandedStep landed = scheduler_->Land(step, true, Now(), times);
   NoteMtp(landed, answer);
-  // Answers stand in the order of the step's items; an item whose rows were only computed has none.
+  // Answers stand in the order of the frame's sequences, mostly that of the items, and those of one sequence together; an
+  // item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
     if (Sequence* s = Find(item.seq); s != nullptr && s->request.progress) TellProgress(*s, item);
-    auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
+    const auto own = [&item](const RowAnswer& r) { return r.seq == item.seq; };
+    auto row = std::find_if(next, answer.rows.end(), own);
+    if (row == answer.rows.end()) row = std::find_if(answer.rows.begin(), next, own);
     for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {
       Sequence* s = Find(item.seq);
       if (s == nullptr) continue;

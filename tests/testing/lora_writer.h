@@ -24,6 +24,7 @@ struct LoraOptions {
   uint32_t seed = 1;
   uint64_t rank = 4;
   float alpha = 6;
+  DType type = DType::kF32;  // in GGUF
   // The parts of names of the matrices that it changes, of every layer.
   std::vector<std::string> matrices = {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
 };
@@ -64,8 +65,8 @@ inline std::vector<std::byte> LoraGguf(const Model& model, const LoraOptions& o,
   w.String("adapter.type", "lora");
   w.Float("adapter.lora.alpha", o.alpha);
   for (const LoraPart& p : MakeLora(model, o)) {
-    w.Tensor(p.name + ".lora_a", DType::kF32, {p.k, o.rank}, p.a);
-    w.Tensor(p.name + ".lora_b", DType::kF32, {o.rank, p.n}, p.b);
+    w.Tensor(p.name + ".lora_a", o.type, {p.k, o.rank}, p.a);
+    w.Tensor(p.name + ".lora_b", o.type, {o.rank, p.n}, p.b);
   }
   if (more) more(w);
   return w.Finish();
