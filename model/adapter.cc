@@ -65,22 +65,23 @@ StatusOr<std::shared_ptr<const Adapter>> Adapter::Open(std::string name, const s
   if (fs::is_directory(p, error) || p.extension() == ".safetensors") {
     GYRE_RETURN_IF_ERROR(Annotate(adapter->OpenPeft(spec, whole), path));
   } else {
+    GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+    adapter->files_.push_back(std::move(file));
     GYRE_RETURN_IF_ERROR(Annotate(adapter->OpenGguf(spec, whole), path));
   }
   return std::shared_ptr<const Adapter>(std::move(adapter));
 }
 
 Status Adapter::OpenGguf(const ModelSpec& spec, bool whole) {
-  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path_));
-  files_.push_back(file);
-  GYRE_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file->bytes()));
+  const std::span<const std::byte> bytes = files_[0]->bytes();
+  GYRE_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(bytes));
   GYRE_ASSIGN_OR_RETURN(const auto type, gguf.String("general.type"));
   GYRE_ASSIGN_OR_RETURN(const auto kind, gguf.String("adapter.type"));
   GYRE_ASSIGN_OR_RETURN(const auto architecture, gguf.String("general.architecture"));
-  if (type.value_or("model") != "adapter" || kind.value_or("") != "lora") {
-    return Unimplemented("general.type is {} and adapter.type {}, expected adapter and lora",
-                         Printable(type.value_or("missing")), Printable(kind.value_or("missing")));
-  }
+  if (type.value_or("model") != "adapter")
+    return InvalidArgument("a model, expected an adapter: general.type is {}", Printable(type.value_or("missing")));
+  if (kind.value_or("") != "lora")
+    return Unimplemented("adapter.type is {}, expected lora", Printable(kind.value_or("missing")));
   if (architecture.value_or("") != spec.architecture) {
     return FailedPrecondition("an adapter for the architecture {}, the model's is {}",
                               Printable(architecture.value_or("(missing)")), spec.architecture);
@@ -95,7 +96,7 @@ Status Adapter::OpenGguf(const ModelSpec& spec, bool whole) {
     const double scale = alpha.value_or(0) == 0 ? 1 : *alpha / rank;
     scales_.emplace(name.substr(0, name.size() - std::strlen(kB)), static_cast<float>(scale));
   }
-  if (whole) hash_ = tensors_.SampledHash(file->bytes().first(gguf.data_offset()), file->bytes().size());
+  if (whole) hash_ = tensors_.SampledHash(bytes.first(gguf.data_offset()), bytes.size());
   return Place(spec, false);
 }
 

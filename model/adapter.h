@@ -60,7 +60,7 @@ class Adapter {
     float scale = 1;
   };
   Adapter() = default;
-  Status OpenGguf(const ModelSpec& spec, bool whole);
+  Status OpenGguf(const ModelSpec& spec, bool whole);  // REQUIRES: its file in files_
   Status OpenPeft(const ModelSpec& spec, bool whole);
   // Finds the place of every tensor. `halves`: the rows of queries and keys have Hugging Face's order.
   Status Place(const ModelSpec& spec, bool halves);

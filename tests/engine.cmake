@@ -78,7 +78,7 @@ if(GYRE_TESTS)
   # --only isa). AddressSanitizer sees only the tiles: those with the label
   # "other-isa" would tell sanitizers nothing new.
   set(engine_files engine_faults_test engine_requests_test engine_soak_test engine_resize_test engine_survive_test
-                   engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
+                   engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test engine_adapter_test
                    engine_prompts_test engine_score_test engine_reattach_test engine_window_test)
   set(isa_properties SKIP_REGULAR_EXPRESSION "not run with this instruction set")
   foreach(isa avx2 avx512vnni amx-emulated)

@@ -143,7 +143,7 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
   EXPECT_THAT(said(gguf(*model, {.matrices = {"attn_q"}},
                         [&](auto& w) { w.Tensor("blk.0.attn_v.weight.lora_a", DType::kF32, {32, 2}, some); })),
               HasSubstr("blk.0.attn_v.weight.lora_b is missing"));
-  EXPECT_THAT(AdapterMessage(*model, file.path()), HasSubstr("general.type is missing"));
+  EXPECT_THAT(AdapterMessage(*model, file.path()), HasSubstr("a model, expected an adapter: general.type is missing"));
   EXPECT_THAT(AdapterMessage(*model, "/nonexistent"), HasSubstr("/nonexistent"));
   // An adapter of a mixture may change its attention, not its experts.
   const auto mixture = *OpenModel(experts.path());
