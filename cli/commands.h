@@ -204,6 +204,7 @@ Status QuantizeCommand(const QuantizeCommandOptions& options);
 
 struct ConvertOptions {
   std::string folder, out;
+  std::string merged;  // a LoRA adapter that is added to the weights; then a GGUF file may take the folder's place
   bool quiet = false;
   bool force = false;  // an existing file is overwritten
 };

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "base/cpus.h"
@@ -12,6 +11,7 @@
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/session.h"
+#include "cli/temporary_file.h"
 #include "fmt/core.h"
 #include "model/new_file.h"
 #include "model/source_files.h"
@@ -30,21 +30,6 @@ std::string DescribeFallbacks(const std::map<DType, int>& fallbacks) {
   return text;
 }
 
-// A file that goes when it is not needed any more.
-class Temporary {
- public:
-  explicit Temporary(std::string path) : path_(std::move(path)) {}
-  ~Temporary() {
-    if (!path_.empty()) std::remove(path_.c_str());
-  }
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
-
 }  // namespace
 
 Status QuantizeCommand(const QuantizeCommandOptions& options) {
@@ -56,7 +41,7 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   if (folder) {
     GYRE_RETURN_IF_ERROR(NewFile::Create(options.out, {.overwrite = options.force, .sources = sources}).status());
   }
-  const Temporary converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
+  const TemporaryFile converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
   if (folder) {
     GYRE_RETURN_IF_ERROR(ConvertCommand({.folder = options.in, .out = converted.path(), .quiet = options.quiet}));
   }

@@ -132,7 +132,7 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
     uint64_t first = 0;
     for (const TensorRow& row : rows) {
       layers_[layer].push_back(
-          {.slot = row.slot, .tensor = tensor, .first_row = first, .rows = row.dims[1], .scale = scales_[tensor]});
+          {.slot = row.slot, .tensor = tensor, .first_row = first, .rows = row.dims[1]});
       first += row.dims[1];
     }
     const AttentionSpec* attention = spec.layers[layer].attention();
@@ -192,22 +192,29 @@ size_t Adapter::LayerBytes(int layer) const {
   return sum;
 }
 
+std::optional<LowRankWeights> Adapter::OfTensor(const std::string& name, std::vector<MadeTensor::Bytes>* made) const {
+  if (!tensors_.Has(name + kA)) return std::nullopt;
+  const auto view = [&](const char* part) {
+    const TensorView* t = tensors_.Find(name + part);
+    WeightView w = *tensors_.Matrix(name + part, t->dims[1], t->dims[0]);  // Place has looked it up
+    if (w.data == nullptr) {
+      MadeTensor::Bytes held;
+      w.data = t->WithData(&held).data;
+      made->push_back(std::move(held));
+    }
+    return w;
+  };
+  return LowRankWeights{.slot = Slot::kCount, .a = view(kA), .b = view(kB), .scale = scales_.at(name)};
+}
+
 std::vector<LowRankWeights> Adapter::Layer(int layer, std::vector<MadeTensor::Bytes>* made) const {
   std::vector<LowRankWeights> out;
   if (layer < 0 || static_cast<size_t>(layer) >= layers_.size()) return out;
   for (const Change& c : layers_[static_cast<size_t>(layer)]) {
-    const auto view = [&](const char* part) {
-      const TensorView* t = tensors_.Find(c.tensor + part);
-      WeightView w = *tensors_.Matrix(c.tensor + part, t->dims[1], t->dims[0]);  // Place has looked it up
-      if (w.data == nullptr) {
-        MadeTensor::Bytes held;
-        w.data = t->WithData(&held).data;
-        made->push_back(std::move(held));
-      }
-      return w;
-    };
-    out.push_back(
-        {.slot = c.slot, .a = view(kA), .b = RowsOf(view(kB), c.first_row, c.rows), .scale = c.scale});
+    LowRankWeights w = *OfTensor(c.tensor, made);
+    w.slot = c.slot;
+    w.b = RowsOf(w.b, c.first_row, c.rows);
+    out.push_back(std::move(w));
   }
   return out;
 }

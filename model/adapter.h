@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,9 @@ class Adapter {
   int rank() const { return rank_; }  // the largest
   // Bytes of the layer's matrices in the file; 0: the adapter does not change it.
   size_t LayerBytes(int layer) const;
+  bool Changes(const std::string& tensor) const { return scales_.contains(tensor); }
+  // What it adds to the matrix of this name, whose slot is not set; nullopt: nothing. Views as in Layer.
+  std::optional<LowRankWeights> OfTensor(const std::string& name, std::vector<MadeTensor::Bytes>* made) const;
   // What it adds in a layer, in the table's order of slots. Views point into the file, or into `made`.
   std::vector<LowRankWeights> Layer(int layer, std::vector<MadeTensor::Bytes>* made) const;
 
@@ -57,7 +61,6 @@ class Adapter {
     Slot slot{};
     std::string tensor;  // "blk.3.attn_q.weight"
     uint64_t first_row = 0, rows = 0;
-    float scale = 1;
   };
   Adapter() = default;
   Status OpenGguf(const ModelSpec& spec, bool whole);  // REQUIRES: its file in files_

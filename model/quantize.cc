@@ -136,16 +136,40 @@ struct Error {
   double squared = 0, values = 0;
 };
 
+// What an adapter adds to a matrix, expanded: scale * b a.
+class Addition {
+ public:
+  explicit Addition(const LowRankWeights& w) : rank_(w.a.n), k_(w.a.k), a_(w.a.n * w.a.k), b_(w.b.n * w.b.k) {
+    Dequantize(w.a.type, w.a.data, a_.data(), a_.size());
+    Dequantize(w.b.type, w.b.data, b_.data(), b_.size());
+    for (float& v : b_) v *= w.scale;
+  }
+  // row [k] += the addition's row r. Thread-safe.
+  void AddTo(uint64_t r, float* row) const {
+    std::vector<double> sum(row, row + k_);
+    for (uint64_t i = 0; i < rank_; ++i) {
+      const double by = static_cast<double>(b_[r * rank_ + i]);
+      for (uint64_t c = 0; c < k_; ++c) sum[c] += by * static_cast<double>(a_[i * k_ + c]);
+    }
+    for (uint64_t c = 0; c < k_; ++c) row[c] = static_cast<float>(sum[c]);
+  }
+
+ private:
+  const uint64_t rank_, k_;
+  std::vector<float> a_, b_;
+};
+
 // Quantizes rows [begin, end) of k elements and returns the error. `importance`: of the columns, for `rows` rows of
-// each expert its own; or empty.
+// each expert its own; or empty. `added`: what comes to the rows before; may be null.
 Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end,
-              std::span<const float> importance, uint64_t rows, std::byte* out) {
+              std::span<const float> importance, uint64_t rows, const Addition* added, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);
   const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes,
                to = k / Info(type).block_elems * Info(type).block_bytes;
   for (uint64_t r = begin; r < end; ++r) {
     Dequantize(t.type, t.data + r * from, row.data(), k);
+    if (added != nullptr) added->AddTo(r, row.data());
     std::byte* dst = out + (r - begin) * to;
     Quantize(type, row.data(), dst, k, importance.empty() ? nullptr : importance.data() + r / rows * k);
     Dequantize(type, dst, back.data(), k);
@@ -274,8 +298,8 @@ DType TypeFor(const std::string& type, const std::string& name, const TensorView
 }
 
 StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& out, const QuantizeOptions& o) {
-  const Mix* mix = FindMix(o.type);
-  if (mix == nullptr) {
+  const Mix* mix = FindMix(o.type);  // null: each tensor keeps its type
+  if (mix == nullptr && !o.type.empty()) {
     return InvalidArgument("the type {} is not known, known are {}", Printable(o.type), QuantizeTypeNames());
   }
   GYRE_ASSIGN_OR_RETURN(const std::vector<TypeRule> rules, ParseTypeRules(o.tensor_types));
@@ -296,7 +320,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   std::vector<DType> types;
   uint64_t total = 0;
   for (const auto& [name, t] : order) {
-    DType type = TypeFor(o.type, name, *t, layers, tied);
+    DType type = mix == nullptr ? t->type : TypeFor(o.type, name, *t, layers, tied);
     for (const TypeRule& rule : rules) {
       if (MayChange(name, *t) && rule.Matches(name)) {
         type = Fitting(rule.type, *t);
@@ -304,12 +328,13 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
       }
     }
     GYRE_RETURN_IF_ERROR(CheckImportance(o.importance, name, *t));
-    if (type != t->type && !IsFloat(t->type) && !o.requantize) {
+    const bool merges = o.merged != nullptr && o.merged->Changes(name);
+    if ((type != t->type || merges) && !IsFloat(t->type) && !o.requantize) {
       return InvalidArgument(
           "{}: tensor {} is {} already; --requantize quantizes it again, and quality already lost is not recovered", in,
           name, Info(t->type).name);
     }
-    if (type != t->type && Info(mix->base).block_elems > 32 && t->dims[0] % Info(mix->base).block_elems != 0)
+    if (mix != nullptr && type != t->type && Info(mix->base).block_elems > 32 && t->dims[0] % Info(mix->base).block_elems != 0)
       ++report.fallbacks[type];
     types.push_back(type);
     total += t->bytes;
@@ -319,10 +344,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   place.sources.push_back(file);
   GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, place));
   for (const auto& [key, value] : gguf.metadata()) {
-    if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment")
+    if ((key != "general.file_type" || mix == nullptr) && key != "general.quantization_version" &&
+        key != "general.alignment")
       writer.Add(key, value);
   }
-  writer.Add("general.file_type", mix->file_type);
+  if (mix != nullptr) writer.Add("general.file_type", mix->file_type);
   writer.Add("general.quantization_version", uint32_t{2});
   for (size_t i = 0; i < order.size(); ++i) writer.AddTensor(order[i].first, types[i], order[i].second->dims);
   GYRE_RETURN_IF_ERROR(writer.Begin());
@@ -335,7 +361,12 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
     const TensorView& t = *order[i].second;
     // The next tensor is read from the disk while this one is quantized.
     if (i + 1 < order.size()) HintRead({order[i + 1].second->data, order[i + 1].second->bytes}, ReadHint::kSoon);
-    if (types[i] == t.type) {
+    std::vector<MadeTensor::Bytes> held;
+    std::optional<Addition> added;
+    if (o.merged != nullptr) {
+      if (const auto w = o.merged->OfTensor(order[i].first, &held)) added.emplace(*w);
+    }
+    if (types[i] == t.type && !added) {
       GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
       report.bytes_after += t.bytes;
     } else {
@@ -355,8 +386,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
           for (uint64_t w = next++; w < threads; w = next++) {
             const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
             if (from < to) {
-              errors[w] =
-                  Convert(t, types[i], k, from, to, importance, t.dims[1], bytes.data() + (from - at) * row_bytes);
+              errors[w] = Convert(t, types[i], k, from, to, importance, t.dims[1], added ? &*added : nullptr,
+                                  bytes.data() + (from - at) * row_bytes);
             }
           }
         });
@@ -371,7 +402,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   }
   GYRE_RETURN_IF_ERROR(writer.Finish());
   report.bytes_before = total;
-  report.block = Info(mix->base).block_elems;
+  report.block = mix == nullptr ? 1 : Info(mix->base).block_elems;
   report.relative_error = sum.values > 0 ? std::sqrt(sum.squared / sum.values) : 0;
   return report;
 }

@@ -18,10 +18,11 @@
 namespace gyre {
 
 struct QuantizeOptions {
-  std::string type;  // of QuantizeTypes(), in either case
+  std::string type;  // of QuantizeTypes(), in either case; "" = each tensor keeps its own
   int threads = 1;
   std::vector<std::string> tensor_types;  // PATTERN=TYPE: tensors whose name has the regular expression get the type
   Importance importance;                  // of the columns of tensors; may be empty
+  std::shared_ptr<const Adapter> merged;  // is added to the weights before they are quantized; null: none
   bool requantize = false;                // tensors that are quantized already are quantized again
   bool overwrite = false;                 // an existing `out` is replaced; `in` and `sources` never are
   std::vector<std::shared_ptr<const MappedFile>> sources;  // beside `in`: what it was made of

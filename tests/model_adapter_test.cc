@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/adapter.h"
+#include "model/quantize.h"
 #include "model/weights.h"
 #include "tests/testing/lora_writer.h"
 #include "tests/testing/tiny_model.h"
@@ -167,6 +168,48 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
   EXPECT_THAT(peft({{"alpha_pattern", boost::json::object{{"(", 3}}}}), HasSubstr("alpha_pattern"));
   EXPECT_EQ(peft({{"lora_dropout", 0.1}, {"loftq_config", boost::json::object()}, {"peft_version", "0.17.1"}}),
             "it was opened");
+}
+
+// `gyre convert --merge`: the weights of a file with the adapter in them, each in its own type.
+TEST(AdapterTest, IsMergedIntoAFile) {
+  const testing::LoraOptions options{.matrices = {"attn_qkv", "attn_q", "attn_k", "ffn_down", "ffn_up"}};
+  for (const std::string arch : {"llama", "phi3"}) {
+    const testing::TinyModelFile file(testing::TinyOptions{.arch = arch, .layers = 2});
+    const auto model = *OpenModel(file.path());
+    const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
+    const AdapterFolder out;
+    const auto adapter = *Adapter::Open("a", gguf.path(), model->spec(), true);
+    const auto report = QuantizeFile(file.path(), out.path() + "/merged.gguf", {.type = "", .merged = adapter});
+    ASSERT_TRUE(report.ok()) << report.status();
+    const auto merged = *OpenModel(out.path() + "/merged.gguf");
+    const testing::TinyModelFile expected_file(testing::MergedModel(*model, options));
+    const auto expected = *OpenModel(expected_file.path());
+    int changed = 0;
+    for (const auto& [name, t] : expected->tensors().all()) {
+      const TensorView* got = merged->tensors().Find(name);
+      ASSERT_NE(got, nullptr) << name;
+      ASSERT_EQ(got->type, t.type) << name;
+      ASSERT_EQ(got->bytes, t.bytes) << name;
+      const auto* a = reinterpret_cast<const float*>(t.data);
+      const auto* b = reinterpret_cast<const float*>(got->data);
+      for (size_t i = 0; i < t.bytes / sizeof(float); ++i) ASSERT_NEAR(a[i], b[i], 1e-6) << name;
+      changed += adapter->Changes(name) ? 1 : 0;
+    }
+    EXPECT_EQ(changed, arch == "llama" ? 2 * 4 : 2 * 3);
+    EXPECT_EQ(merged->spec().layers, model->spec().layers);
+  }
+  const testing::TinyModelFile quantized(testing::TinyOptions{.layers = 2, .type = DType::kQ8_0});
+  const auto model = *OpenModel(quantized.path());
+  const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
+  const auto adapter = *Adapter::Open("a", gguf.path(), model->spec(), true);
+  const AdapterFolder out;
+  EXPECT_THAT(std::string(QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter})
+                              .status()
+                              .message()),
+              HasSubstr("--requantize"));
+  EXPECT_TRUE(
+      QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter, .requantize = true}).ok());
+  EXPECT_EQ((*OpenModel(out.path() + "/m.gguf"))->tensors().Find("blk.0.attn_q.weight")->type, DType::kQ8_0);
 }
 
 // The hash of a model with adapters is that of no other model.
