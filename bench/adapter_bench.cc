@@ -77,12 +77,11 @@ int Main(const Flags& flags) {
     std::string what;
     uint32_t count, prompt, tokens, adapters;
   };
-  const Case cases[] = {
-      {fmt::format("{} streams, one adapter", flags.streams), flags.streams, 4, flags.tokens, 1},
-      {fmt::format("{} streams, {} adapters", flags.streams, flags.adapters), flags.streams, 4, flags.tokens,
-       flags.adapters},
-      {"one stream", 1, 4, flags.tokens, 1},
-      {fmt::format("a prompt of {}", flags.prompt), 1, flags.prompt, 1, 1}};
+  const Case cases[] = {{fmt::format("{} streams, one adapter", flags.streams), flags.streams, 4, flags.tokens, 1},
+                        {fmt::format("{} streams, {} adapters", flags.streams, flags.adapters), flags.streams, 4,
+                         flags.tokens, flags.adapters},
+                        {"one stream", 1, 4, flags.tokens, 1},
+                        {fmt::format("a prompt of {}", flags.prompt), 1, flags.prompt, 1, 1}};
   for (const Case& c : cases) {
     std::vector<double> with, without, ratios;
     for (int run = 0; run < flags.runs; ++run) {

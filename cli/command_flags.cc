@@ -148,7 +148,8 @@ static void AddLoraFlag(CLI::App* app, OpenOptions* o) {
              o->adapters.push_back(std::move(file));
            }
          },
-         "a LoRA adapter of the model: a GGUF file or a folder of PEFT, and the name that requests call it by (default: "
+         "a LoRA adapter of the model: a GGUF file or a folder of PEFT, and the name that requests call it by "
+         "(default: "
          "the file's) (repeatable)")
       ->allow_extra_args(false)
       ->type_name("[NAME=]FILE");

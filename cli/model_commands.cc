@@ -160,9 +160,10 @@ Action AddConvert(CLI::App* app) {
       ->required()
       ->type_name("FOLDER");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
-  app->add_option("--merge", o->merged,
-                  "add a LoRA adapter to the weights: a GGUF file or a folder of PEFT. DIR may then be a GGUF file, too, "
-                  "whose types stay; what is quantized is quantized again")
+  app->add_option(
+         "--merge", o->merged,
+         "add a LoRA adapter to the weights: a GGUF file or a folder of PEFT. DIR may then be a GGUF file, too, "
+         "whose types stay; what is quantized is quantized again")
       ->type_name("ADAPTER");
   AddQuietFlag(app, &o->quiet);
   app->add_flag("--force", o->force, "overwrite OUT if it exists; a file of DIR is never overwritten");

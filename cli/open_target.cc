@@ -43,9 +43,10 @@ StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
     GYRE_ASSIGN_OR_RETURN(here.draft_model, LocateModel(here.draft_model, source));
   }
   if (here.open.adapters.size() > 1) {
-    return AsUsage(InvalidArgument("--lora: {} adapters, and a text here has one; `gyre serve` takes several, of which "
-                                   "requests choose",
-                                   here.open.adapters.size()));
+    return AsUsage(
+        InvalidArgument("--lora: {} adapters, and a text here has one; `gyre serve` takes several, of which "
+                        "requests choose",
+                        here.open.adapters.size()));
   }
   here.adapts_all = true;
   LoadingBar bar(options.quiet);

@@ -131,8 +131,7 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
     placed.insert({tensor + kA, tensor + kB});
     uint64_t first = 0;
     for (const TensorRow& row : rows) {
-      layers_[layer].push_back(
-          {.slot = row.slot, .tensor = tensor, .first_row = first, .rows = row.dims[1]});
+      layers_[layer].push_back({.slot = row.slot, .tensor = tensor, .first_row = first, .rows = row.dims[1]});
       first += row.dims[1];
     }
     const AttentionSpec* attention = spec.layers[layer].attention();
@@ -173,7 +172,8 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
   for (const auto& [name, t] : tensors_.all()) {
     if (placed.contains(name)) continue;
     return Unimplemented(
-        "tensor {} has no place: an adapter may change the matrices of queries, keys, values and output of attention and "
+        "tensor {} has no place: an adapter may change the matrices of queries, keys, values and output of attention "
+        "and "
         "those of dense feed-forward blocks",
         Printable(name));
   }

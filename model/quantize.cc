@@ -334,7 +334,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
           "{}: tensor {} is {} already; --requantize quantizes it again, and quality already lost is not recovered", in,
           name, Info(t->type).name);
     }
-    if (mix != nullptr && type != t->type && Info(mix->base).block_elems > 32 && t->dims[0] % Info(mix->base).block_elems != 0)
+    if (mix != nullptr && type != t->type && Info(mix->base).block_elems > 32 &&
+        t->dims[0] % Info(mix->base).block_elems != 0)
       ++report.fallbacks[type];
     types.push_back(type);
     total += t->bytes;

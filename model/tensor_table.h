@@ -41,8 +41,8 @@ class TensorTable {
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
   // The type of most bytes, as "Q8_0"; "" if there are no tensors.
   std::string MainType() const;
-  // xxHash64 of the header, a sample of each tensor's data, and the size of the whole file, so that two files of the same
-  // shapes differ.
+  // xxHash64 of the header, a sample of each tensor's data, and the size of the whole file, so that two files of the
+  // same shapes differ.
   uint64_t SampledHash(std::span<const std::byte> header, uint64_t file_bytes) const;
   // The numbers in all tensors that were learned.
   uint64_t Parameters() const;

@@ -35,7 +35,7 @@ struct MeasuredWith {
 struct ModelOptions {
   std::string model;  // path
   OpenOptions open;
-  uint32_t ctx = 0;  // tokens of a sequence; 0 = the context that the file says
+  uint32_t ctx = 0;         // tokens of a sequence; 0 = the context that the file says
   bool adapts_all = false;  // requests that name no adapter have the first one
 
   // `open` with the context that the user asked for.

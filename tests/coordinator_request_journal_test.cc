@@ -288,6 +288,7 @@ TEST(RequestCodecTest, EverySettingComesBack) {
   r.logprobs = 0;
   r.priority = -7;
   r.cache_salt = 11;
+  r.adapter = 3;
   r.boundaries = {1, 2};
   r.generated = {Token(6)};
   r.one_call = DeclaredTools{{"f", {"a", "b"}}, {"g", {}}};
@@ -312,6 +313,7 @@ TEST(RequestCodecTest, EverySettingComesBack) {
   EXPECT_EQ(back.priority, r.priority);
   EXPECT_EQ(back.tenant, r.tenant);
   EXPECT_EQ(back.cache_salt, r.cache_salt);
+  EXPECT_EQ(back.adapter, r.adapter);
   EXPECT_EQ(back.boundaries, r.boundaries);
   EXPECT_THAT(IdsOf(back.generated), ElementsAre(6));
   EXPECT_EQ(back.sampling, r.sampling);

@@ -26,8 +26,11 @@ constexpr TokenId kAdapterWords = 96;
 class Adapted {
  public:
   explicit Adapted(const testing::TinyOptions& model = {})
-      : file_(model), plain_(*OpenModel(file_.path())), one_(testing::LoraGguf(*plain_, kOptions[0])),
-        two_(testing::LoraGguf(*plain_, kOptions[1])), three_(testing::LoraGguf(*plain_, kOptions[2])) {}
+      : file_(model),
+        plain_(*OpenModel(file_.path())),
+        one_(testing::LoraGguf(*plain_, kOptions[0])),
+        two_(testing::LoraGguf(*plain_, kOptions[1])),
+        three_(testing::LoraGguf(*plain_, kOptions[2])) {}
 
   static inline const testing::LoraOptions kOptions[] = {
       {.seed = 1}, {.seed = 2, .rank = 1, .matrices = {"attn_qkv", "attn_q", "attn_v"}}, {.seed = 3, .rank = 8}};

@@ -69,9 +69,9 @@ TEST_F(HttpAdapterTest, AModelsNameChoosesTheAdapter) {
   EXPECT_EQ(Text("/completion", R"({"prompt":"Once upon a time","n_predict":8,"temperature":0,"lora":[{"id":1}]})",
                  "/content"),
             texts[2]);
-  EXPECT_EQ(Text("/completion", R"({"prompt":"Once upon a time","n_predict":8,"temperature":0,"model":"law"})",
-                 "/content"),
-            texts[1]);
+  EXPECT_EQ(
+      Text("/completion", R"({"prompt":"Once upon a time","n_predict":8,"temperature":0,"model":"law"})", "/content"),
+      texts[1]);
   EXPECT_EQ(Text("/api/generate",
                  R"({"model":"pirate:latest","prompt":"Once upon a time","raw":true,"stream":false,
                      "options":{"num_predict":8,"temperature":0}})",
@@ -80,7 +80,8 @@ TEST_F(HttpAdapterTest, AModelsNameChoosesTheAdapter) {
   // Chats, scores and vectors.
   const auto chat = [&](const std::string& path, const std::string& model, const std::string& place) {
     return Text(path, R"({"model":")" + model + R"(","max_tokens":12,"temperature":0,
-                       "messages":[{"role":"user","content":"What is a ring?"}]})", place);
+                       "messages":[{"role":"user","content":"What is a ring?"}]})",
+                place);
   };
   EXPECT_NE(chat("/v1/chat/completions", "law", "/choices/0/message/content"),
             chat("/v1/chat/completions", "demo", "/choices/0/message/content"));

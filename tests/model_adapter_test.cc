@@ -116,8 +116,9 @@ TEST(AdapterTest, ItsScaleFollowsFromItsSettings) {
 }
 
 TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
-  const testing::TinyModelFile file(testing::TinyOptions{.layers = 2}), other(testing::TinyOptions{.arch = "qwen2", .layers = 2}),
-      wider(testing::TinyOptions{.dim = 64, .layers = 2}), experts(testing::TinyOptions{.arch = "qwen2moe", .layers = 2});
+  const testing::TinyModelFile file(testing::TinyOptions{.layers = 2}),
+      other(testing::TinyOptions{.arch = "qwen2", .layers = 2}), wider(testing::TinyOptions{.dim = 64, .layers = 2}),
+      experts(testing::TinyOptions{.arch = "qwen2moe", .layers = 2});
   const auto model = *OpenModel(file.path());
   const auto gguf = [&](const Model& of, const testing::LoraOptions& o,
                         const std::function<void(testing::GgufWriter&)>& more = {}) {
@@ -133,7 +134,8 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
   EXPECT_THAT(said(gguf(*model, {}, [](auto& w) { w.String("adapter.alora.invocation_tokens", "x"); })),
               HasSubstr("adapter.alora.invocation_tokens"));
   const std::vector<float> some(64, 1.0f);
-  for (const std::string name : {"token_embd.weight", "output.weight", "blk.0.attn_norm.weight", "blk.7.attn_q.weight"}) {
+  for (const std::string name :
+       {"token_embd.weight", "output.weight", "blk.0.attn_norm.weight", "blk.7.attn_q.weight"}) {
     EXPECT_THAT(said(gguf(*model, {.matrices = {"attn_q"}},
                           [&](auto& w) {
                             w.Tensor(name + ".lora_a", DType::kF32, {32, 2}, some);
@@ -142,7 +144,9 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
                 HasSubstr("tensor " + name + ".lora_"));
   }
   EXPECT_THAT(said(gguf(*model, {.matrices = {"attn_q"}},
-                        [&](auto& w) { w.Tensor("blk.0.attn_v.weight.lora_a", DType::kF32, {32, 2}, some); })),
+                        [&](auto& w) {
+                          w.Tensor("blk.0.attn_v.weight.lora_a", DType::kF32, {32, 2}, some);
+                        })),
               HasSubstr("blk.0.attn_v.weight.lora_b is missing"));
   EXPECT_THAT(AdapterMessage(*model, file.path()), HasSubstr("a model, expected an adapter: general.type is missing"));
   EXPECT_THAT(AdapterMessage(*model, "/nonexistent"), HasSubstr("/nonexistent"));
@@ -203,10 +207,10 @@ TEST(AdapterTest, IsMergedIntoAFile) {
   const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
   const auto adapter = *Adapter::Open("a", gguf.path(), model->spec(), true);
   const AdapterFolder out;
-  EXPECT_THAT(std::string(QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter})
-                              .status()
-                              .message()),
-              HasSubstr("--requantize"));
+  EXPECT_THAT(
+      std::string(
+          QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter}).status().message()),
+      HasSubstr("--requantize"));
   EXPECT_TRUE(
       QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter, .requantize = true}).ok());
   EXPECT_EQ((*OpenModel(out.path() + "/m.gguf"))->tensors().Find("blk.0.attn_q.weight")->type, DType::kQ8_0);

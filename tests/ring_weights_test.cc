@@ -149,8 +149,7 @@ TEST_F(RingWeightsTest, AdaptersComeWithTheLayersThatTheyBelongTo) {
     EXPECT_NE(texts[1], texts[2]);
   };
   check();
-  for (const char* name : {"w1", "w2"})
-    EXPECT_LT(BytesOnDisk(Cache(name)), (bytes_ + adapters) * 6 / 10) << name;
+  for (const char* name : {"w1", "w2"}) EXPECT_LT(BytesOnDisk(Cache(name)), (bytes_ + adapters) * 6 / 10) << name;
   ASSERT_TRUE(ring.AsksFor("w1=0-1,w2=2-7,w3=8-8"));
   check();
 }

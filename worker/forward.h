@@ -243,7 +243,7 @@ class Forward {
   size_t per_layer_width_ = 0;
   std::vector<Backend::Ffn> mixture_;
   std::vector<Backend::RowRun> mixture_runs_;
-  std::vector<Backend::Product> products_;  // scratch of Multiply and Adapt
+  std::vector<Backend::Product> products_;                        // scratch of Multiply and Adapt
   std::vector<std::pair<const PackedLowRank*, float*>> adapted_;  // likewise
 };
 

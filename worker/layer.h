@@ -149,8 +149,8 @@ struct Layer {
   DeviceVectors vectors;
   std::vector<PackedFfn> experts;
   std::vector<std::shared_ptr<const PackedWeight>> key_heads, value_heads;  // of latent attention, one a head
-  std::vector<std::vector<PackedLowRank>> adapters;  // of each of the model's
-  std::shared_ptr<PagePool> pages;                   // null where the layer keeps nothing of its own
+  std::vector<std::vector<PackedLowRank>> adapters;                         // of each of the model's
+  std::shared_ptr<PagePool> pages;  // null where the layer keeps nothing of its own
 
   // What the adapter with this number, 1 or more, adds to the product of a slot; null: nothing.
   const PackedLowRank* FindAdapter(uint32_t adapter, Slot slot) const;

@@ -172,7 +172,8 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   s.first_position = end > rows ? end - rows : 0;
   const auto& adapters = parts_.model->adapters();
   for (size_t i = 0; i < adapters.size(); ++i) {
-    if (s.adapter == 0 || adapters[i]->rank() > adapters[s.adapter - 1]->rank()) s.adapter = static_cast<uint32_t>(i + 1);
+    if (s.adapter == 0 || adapters[i]->rank() > adapters[s.adapter - 1]->rank())
+      s.adapter = static_cast<uint32_t>(i + 1);
   }
   const std::vector<BlockId> table(size_t{end} + rows + 1);
   s.blocks.assign(static_cast<size_t>(parts_.model->spec().kv_groups), table);

@@ -63,7 +63,7 @@ struct EngineOptions {
   bool candidates_path = true;       // off: always the full logits
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.
   Duration step_timeout = std::chrono::minutes(10);
-  uint64_t salt = 0;  // of the prefix cache: model content and KV type
+  uint64_t salt = 0;      // of the prefix cache: model content and KV type
   uint32_t adapters = 0;  // that the model has, and the one of requests that name none; 0: none
   uint32_t adapter = 0;
   // Set: a sequence whose context is full goes on without its older tokens. The value is the number of its first tokens

@@ -56,8 +56,7 @@ Status CheckRequest(const Request& r, const EngineOptions& options) {
   const int vocab = options.vocab;
   GYRE_RETURN_IF_ERROR(CheckSettings(r, options.limits, vocab));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
-  if (r.adapter > options.adapters)
-    return InvalidArgument("adapter {}, the model has {}", r.adapter, options.adapters);
+  if (r.adapter > options.adapters) return InvalidArgument("adapter {}, the model has {}", r.adapter, options.adapters);
   GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   for (const auto& [ids, where] : {std::pair(&r.prompt, "prompt"), {&r.prediction, "prediction"}}) {
     for (const TokenId id : *ids) {

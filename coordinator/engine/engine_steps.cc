@@ -175,8 +175,8 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const Ste
   Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
   const LandedStep landed = scheduler_->Land(step, true, Now(), times);
   NoteMtp(landed, answer);
-  // Answers stand in the order of the frame's sequences, mostly that of the items, and those of one sequence together; an
-  // item whose rows were only computed has none.
+  // Answers stand in the order of the frame's sequences, mostly that of the items, and those of one sequence together;
+  // an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
     if (Sequence* s = Find(item.seq); s != nullptr && s->request.progress) TellProgress(*s, item);

@@ -41,11 +41,11 @@ std::optional<ApiError> CheckModel(const ApiContext& context, const std::string&
   if (context.Serves(model)) return std::nullopt;
   std::vector<std::string> names = context.models;
   for (const auto& adapter : context.service.model().adapters()) names.push_back(adapter->name());
-  return ApiError{.status = 404,
-                  .message =
-                      fmt::format("there is no model \"{}\" here; this server has {}", model, fmt::join(names, ", ")),
-                  .param = "model",
-                  .code = "model_not_found"};
+  return ApiError{
+      .status = 404,
+      .message = fmt::format("there is no model \"{}\" here; this server has {}", model, fmt::join(names, ", ")),
+      .param = "model",
+      .code = "model_not_found"};
 }
 
 std::string ChatTemplateSource(const ApiContext& context) {

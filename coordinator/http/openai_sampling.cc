@@ -45,10 +45,11 @@ uint32_t ReadAdapter(JsonFields& fields, const ApiContext& context, std::string_
     chosen = static_cast<uint32_t>(number + 1);
   }
   if (known) return chosen;
-  fields.Fail(BadRequest(fmt::format("{} must be the name of an adapter, or a list of {{\"id\", \"scale\"}} of which one "
-                                     "has scale 1 and the others 0",
-                                     path),
-                         path));
+  fields.Fail(
+      BadRequest(fmt::format("{} must be the name of an adapter, or a list of {{\"id\", \"scale\"}} of which one "
+                             "has scale 1 and the others 0",
+                             path),
+                 path));
   return 0;
 }
 

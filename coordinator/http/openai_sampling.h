@@ -19,8 +19,8 @@ inline constexpr int64_t kMaxChoices = 128;
 // The name that the client gave, or else the model's own. 404: the model does not answer to it.
 std::string ReadModel(JsonFields& fields, const ApiContext& context);
 
-// The adapter that the name of a model means, or that `lora` names: its name, or a list of {"id", "scale"} as llama.cpp's
-// server has it, with one scale of 1. 0: none. 400: there is no such adapter.
+// The adapter that the name of a model means, or that `lora` names: its name, or a list of {"id", "scale"} as
+// llama.cpp's server has it, with one scale of 1. 0: none. 400: there is no such adapter.
 uint32_t ReadAdapter(JsonFields& fields, const ApiContext& context, std::string_view model);
 
 // Reads all settings of a generation but the limit of its tokens: those of sampling_fields.h and grammar_fields.h,

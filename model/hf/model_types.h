@@ -78,7 +78,8 @@ bool IsListed(std::span<const std::string_view> names, std::string_view name);
 // Refuses keys of `o` that are not listed, unless their values say nothing (null, or empty). `where`: the object's
 // name, for messages. kUnimplemented.
 Status OnlyKeys(const boost::json::object& o, std::span<const std::string_view> known, std::string_view where);
-// Refuses values of `key` other than those in the JSON list `values`. An absent or empty value is right. kUnimplemented.
+// Refuses values of `key` other than those in the JSON list `values`. An absent or empty value is right.
+// kUnimplemented.
 Status OnlyValues(const boost::json::object& o, const char* key, const char* values, std::string_view where);
 // Whether GGUF stores queries and keys of this architecture for the other pairing of rotated elements.
 bool IsPermuted(std::string_view gguf_name);

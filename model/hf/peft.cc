@@ -25,36 +25,36 @@ constexpr const char* kTensors = "adapter_model.safetensors";
 
 // What is read here, what says how it was trained, and what the tensors show.
 constexpr std::string_view kAdapterKeys[] = {"peft_type",
-                                       "r",
-                                       "lora_alpha",
-                                       "use_rslora",
-                                       "rank_pattern",
-                                       "alpha_pattern",
-                                       "bias",
-                                       "fan_in_fan_out",
-                                       "use_dora",
-                                       "use_qalora",
-                                       "lora_bias",
-                                       "ensure_weight_tying",
-                                       "alora_invocation_tokens",
-                                       "task_type",
-                                       "inference_mode",
-                                       "base_model_name_or_path",
-                                       "base_model_class",
-                                       "parent_library",
-                                       "revision",
-                                       "auto_mapping",
-                                       "peft_version",
-                                       "lora_dropout",
-                                       "init_lora_weights",
-                                       "target_modules",
-                                       "exclude_modules",
-                                       "layers_to_transform",
-                                       "layers_pattern",
-                                       "qalora_group_size",
-                                       "megatron_config",
-                                       "megatron_core",
-                                       "*_config"};
+                                             "r",
+                                             "lora_alpha",
+                                             "use_rslora",
+                                             "rank_pattern",
+                                             "alpha_pattern",
+                                             "bias",
+                                             "fan_in_fan_out",
+                                             "use_dora",
+                                             "use_qalora",
+                                             "lora_bias",
+                                             "ensure_weight_tying",
+                                             "alora_invocation_tokens",
+                                             "task_type",
+                                             "inference_mode",
+                                             "base_model_name_or_path",
+                                             "base_model_class",
+                                             "parent_library",
+                                             "revision",
+                                             "auto_mapping",
+                                             "peft_version",
+                                             "lora_dropout",
+                                             "init_lora_weights",
+                                             "target_modules",
+                                             "exclude_modules",
+                                             "layers_to_transform",
+                                             "layers_pattern",
+                                             "qalora_group_size",
+                                             "megatron_config",
+                                             "megatron_core",
+                                             "*_config"};
 
 bool Eat(std::string_view* s, std::string_view tail) {
   if (!s->ends_with(tail)) return false;
@@ -120,8 +120,7 @@ StatusOr<PeftAdapter> ReadPeft(const std::string& path) {
     const bool a = Eat(&module, ".lora_A"), b = !a && Eat(&module, ".lora_B");
     constexpr std::string_view kPrefix = "base_model.model.";
     if (module.starts_with(kPrefix)) module.remove_prefix(kPrefix.size());
-    const auto renamed =
-        a || b ? GgufName(std::string(module) + ".weight", false) : std::optional<std::string>();
+    const auto renamed = a || b ? GgufName(std::string(module) + ".weight", false) : std::optional<std::string>();
     if (!renamed || renamed->empty())
       return Unimplemented("{}: tensor {} is no part of an adapter that is known here", kTensors, Printable(name));
     TensorView v;

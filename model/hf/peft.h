@@ -18,8 +18,9 @@ struct PeftAdapter {
   std::vector<std::shared_ptr<const MappedFile>> files;  // the tensors' file and the other one
 };
 
-// `path`: a folder, or a file NAME.safetensors, beside which NAME.json or adapter_config.json is. Errors name file and key
-// or tensor. kNotFound; kDataLoss; kUnimplemented: it is no LoRA adapter, or changes more than products of matrices.
+// `path`: a folder, or a file NAME.safetensors, beside which NAME.json or adapter_config.json is. Errors name file and
+// key or tensor. kNotFound; kDataLoss; kUnimplemented: it is no LoRA adapter, or changes more than products of
+// matrices.
 StatusOr<PeftAdapter> ReadPeft(const std::string& path);
 
 }  // namespace gyre

@@ -72,13 +72,13 @@ inline std::vector<std::byte> LoraGguf(const Model& model, const LoraOptions& o,
   return w.Finish();
 }
 
-// The same adapter as a folder of PEFT: adapter_config.json and adapter_model.safetensors. With `heads`, queries and keys
-// of the model's file are in pairs: those of the folder are in halves, by so many heads of each.
+// The same adapter as a folder of PEFT: adapter_config.json and adapter_model.safetensors. With `heads`, queries and
+// keys of the model's file are in pairs: those of the folder are in halves, by so many heads of each.
 inline void WritePeft(const Model& model, const LoraOptions& o, const std::string& folder,
                       std::pair<uint64_t, uint64_t> heads = {0, 0}, boost::json::object config = {}) {
   const std::pair<const char*, const char*> names[] = {
-      {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},  {"attn_v", "self_attn.v_proj"},
-      {"attn_output", "self_attn.o_proj"}, {"ffn_gate", "mlp.gate_proj"},   {"ffn_up", "mlp.up_proj"},
+      {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},    {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"}, {"ffn_gate", "mlp.gate_proj"},     {"ffn_up", "mlp.up_proj"},
       {"ffn_down", "mlp.down_proj"},       {"attn_qkv", "self_attn.qkv_proj"}};
   Shard shard;
   for (const LoraPart& p : MakeLora(model, o)) {
@@ -125,7 +125,8 @@ inline std::vector<std::byte> MergedModel(const Model& model, const LoraOptions&
           sum += static_cast<double>(p.b[n * o.rank + r]) * static_cast<double>(p.a[r * p.k + k]);
         float w = 0;
         std::memcpy(&w, at, sizeof w);
-        w = static_cast<float>(static_cast<double>(w) + sum * static_cast<double>(o.alpha) / static_cast<double>(o.rank));
+        w = static_cast<float>(static_cast<double>(w) +
+                               sum * static_cast<double>(o.alpha) / static_cast<double>(o.rank));
         std::memcpy(at, &w, sizeof w);
       }
     }
