@@ -44,11 +44,13 @@ struct Source {
 
 class FetchTest : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { made_ = new Made; }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
   FetchTest()
-      : file_(testing::TinyOptions{.dim = 256, .layers = 6, .ffn = 1024}),
-        model_(testing::Opened(file_.path())),
-        manifest_(testing::ManifestOf(model_)),
-        store_(*WeightCache(cache_.path(), 0).Open(manifest_, testing::HeaderOf(*manifest_, *BytesOf(model_)))),
+      : store_(*WeightCache(cache_.path(), 0).Open(manifest_, testing::HeaderOf(*manifest_, *BytesOf(model_)))),
         port_(testing::OpenPortWithoutKey()) {}
 
   FetchOptions Options() {
@@ -65,9 +67,16 @@ class FetchTest : public ::testing::Test {
     }
   }
 
-  const testing::TinyModelFile file_;
-  const std::shared_ptr<const Model> model_;
-  const std::shared_ptr<const Manifest> manifest_;
+  // Made once, as making it takes longer than most of the tests; nobody writes to it.
+  struct Made {
+    const testing::TinyModelFile file{testing::TinyOptions{.dim = 256, .layers = 6, .ffn = 1024}};
+    const std::shared_ptr<const Model> model = testing::Opened(file.path());
+    const std::shared_ptr<const Manifest> manifest = testing::ManifestOf(model);
+  };
+  static inline const Made* made_ = nullptr;
+  const testing::TinyModelFile& file_ = made_->file;
+  const std::shared_ptr<const Model> model_ = made_->model;
+  const std::shared_ptr<const Manifest> manifest_ = made_->manifest;
   const testing::TempFolder cache_;
   const std::shared_ptr<PieceStore> store_;
   const std::unique_ptr<RingPort> port_;
