@@ -1,6 +1,8 @@
 // Writes what the fuzzers of structured formats start from: small valid inputs, as random bytes hardly ever become one.
 //
 //   fuzz_seeds FOLDER     FOLDER/<fuzzer>/<seed>; fails if Gyre itself refuses one
+#include <unistd.h>
+
 #include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +16,8 @@
 #include "model/tokenizer.h"
 #include "model/weights.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/lora_writer.h"
+#include "tests/testing/tiny_model.h"
 #include "weights/manifest.h"
 
 namespace gyre {
@@ -35,6 +39,17 @@ class Seeds {
   }
   void Hf(HfKind kind, const std::string& name, const std::string& text, const Status& status) {
     Write("fuzz_hf", name, static_cast<char>(kind) + text, status);
+  }
+  // As fuzz_adapter takes them.
+  void Adapter(const std::vector<std::byte>& gguf) {
+    Write("fuzz_adapter", "gguf", '\0' + std::string(reinterpret_cast<const char*>(gguf.data()) + 4, gguf.size() - 4),
+          absl::OkStatus());
+  }
+  void Adapter(const std::string& config, const std::string& tensors) {
+    const size_t n = config.size();
+    Write("fuzz_adapter", "peft",
+          std::string{'\1', static_cast<char>(n % 256), static_cast<char>(n / 256)} + config + tensors,
+          absl::OkStatus());
   }
   void Manifest(const std::string& name, const std::vector<std::byte>& bytes, const Status& status) {
     Write("fuzz_manifest", name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), status);
@@ -73,6 +88,24 @@ void Models(Seeds* seeds) {
                                                 .used = 1});
     seeds->Gguf(arch, bytes, OpenModelFromBytes(bytes).status());
   }
+}
+
+// Of fuzz_adapter's model.
+void Adapters(Seeds* seeds) {
+  const testing::TinyModelFile file(
+      testing::TinyOptions{.dim = 8, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 8, .vocab = 4, .context = 16});
+  const auto model = *OpenModel(file.path());
+  const testing::LoraOptions options{.rank = 2};
+  seeds->Adapter(testing::LoraGguf(*model, options));
+  const std::string folder = std::filesystem::temp_directory_path() / fmt::format("gyre-seeds-{}", getpid());
+  std::filesystem::create_directories(folder);
+  testing::WritePeft(*model, options, folder, {2, 1});
+  const auto read = [&](const char* name) {
+    std::ifstream in(folder + "/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  seeds->Adapter(read("adapter_config.json"), read("adapter_model.safetensors"));
+  std::filesystem::remove_all(folder);
 }
 
 void Manifests(Seeds* seeds) {
@@ -240,6 +273,7 @@ int main(int argc, char** argv) {
   }
   gyre::Seeds seeds(argv[1]);
   gyre::Models(&seeds);
+  gyre::Adapters(&seeds);
   gyre::Manifests(&seeds);
   gyre::Tokenizers(&seeds);
   gyre::Configs(&seeds);
