@@ -72,7 +72,8 @@ class Filler {
       }
       case FieldDescriptor::CPPTYPE_DOUBLE: return r->SetDouble(m, field, Number(field) / 1024.0);
       case FieldDescriptor::CPPTYPE_BOOL: return r->SetBool(m, field, true);
-      case FieldDescriptor::CPPTYPE_STRING: return r->SetString(m, field, Text(field));
+      case FieldDescriptor::CPPTYPE_STRING:
+        return many ? r->AddString(m, field, Text(field)) : r->SetString(m, field, Text(field));
       case FieldDescriptor::CPPTYPE_MESSAGE: return Fill(many ? r->AddMessage(m, field) : r->MutableMessage(m, field));
       default: FAIL() << field->full_name() << " has a type that this test does not fill";
     }
@@ -283,6 +284,11 @@ TEST(ControlCodecTest, AbsurdInfosAreRefused) {
       refused([](auto* i) { i->set_protocol(kControlProtocol - 1); }),
       HasSubstr(fmt::format("speaks control protocol {}, this worker {}", kControlProtocol - 1, kControlProtocol)));
   EXPECT_THAT(refused([](auto* i) { i->set_model_path(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
+  EXPECT_THAT(refused([](auto* i) { i->add_adapters(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
+  EXPECT_THAT(refused([](auto* i) {
+                for (int k = 0; k <= kMostAdapters; ++k) i->add_adapters("p");
+              }),
+              HasSubstr("at most 256"));
   EXPECT_THAT(refused([](auto* i) { i->set_layers(-1); }), HasSubstr("-1 layers"));
   EXPECT_THAT(refused([](auto* i) { i->set_context(-1); }), HasSubstr("context of -1"));
   EXPECT_THAT(refused([](auto* i) { i->set_rope_base(std::numeric_limits<double>::quiet_NaN()); }), HasSubstr("nan"));

@@ -59,7 +59,8 @@ std::optional<ApiError> ReadCompletion(const json::object& body, const ApiContex
   // -2 means the rest of the context, as -1 does here.
   ReadMostTokens(fields, "n_predict", -2, &q);
   ReadMostTokens(fields, "max_tokens", -2, &q);
-  q.adapter = ReadAdapter(fields, context, fields.String("model").value_or(""));
+  const json::value* name = fields.Any("model");  // whatever else it says has no effect
+  q.adapter = ReadAdapter(fields, context, name != nullptr && name->is_string() ? View(name->get_string()) : "");
   ReadOtherServersFields(fields);
   ReadGrammars(fields, &q);
   ReadSpeculation(fields, &q);
