@@ -33,6 +33,7 @@ Action AddBenchServe(CLI::App* app);
 Action AddPerplexity(CLI::App* app);
 Action AddEval(CLI::App* app);
 Action AddBatch(CLI::App* app);
+Action AddDiff(CLI::App* app);
 
 // model_commands.cc
 Action AddTokenize(CLI::App* app);

@@ -368,6 +368,8 @@ const std::vector<Command>& Commands() {
        "gyre eval model.gguf questions.jsonl"},
       {"batch", "send a file of OpenAI requests to a server; goes on where it was stopped", AddBatch,
        "gyre batch requests.jsonl -o answers.jsonl --url http://127.0.0.1:8080"},
+      {"diff", "tell where two models part, layer by layer, or one model under two settings", AddDiff,
+       "gyre diff model-f16.gguf model-q4.gguf --text \"The tide comes in.\""},
       {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion,
        "source <(gyre completion bash)"},
       {"help", "explain a command, or list all commands", AddHelp, "gyre help run"},

@@ -103,6 +103,29 @@ struct EvalOptions {
 // A benchmark's questions.
 Status EvalCommand(const EvalOptions& options);
 
+// The settings of one side of a comparison.
+struct DiffSide {
+  std::string model;  // path
+  std::string kv_type = "f16", isa, device;
+  bool exact = false, generated = false;
+  bool operator==(const DiffSide&) const = default;
+};
+
+struct DiffOptions {
+  DiffSide a, b;
+  OpenOptions open;
+  std::string text, text_file, ids_file;  // one of them
+  uint32_t limit = 0;                     // tokens; 0 = all
+  uint32_t chunk = 256;
+  int threads = 0;
+  std::string cpus;
+  int stop_at = -1;  // a layer; -1: the whole model
+  std::string out;   // the beginning of the names of two files; "" = none
+  bool force = false, json = false, quiet = false;
+};
+// Where two models, or one under two settings, part.
+Status DiffCommand(const DiffOptions& options);
+
 struct BatchCommandOptions {
   std::string file, out;
   std::string url, api_key, ca_file;
