@@ -34,6 +34,7 @@ Action AddPerplexity(CLI::App* app);
 Action AddEval(CLI::App* app);
 Action AddBatch(CLI::App* app);
 Action AddDiff(CLI::App* app);
+Action AddCertify(CLI::App* app);
 
 // model_commands.cc
 Action AddTokenize(CLI::App* app);
@@ -43,6 +44,7 @@ Action AddParseAnswer(CLI::App* app);
 Action AddQuantize(CLI::App* app);
 Action AddImatrix(CLI::App* app);
 Action AddConvert(CLI::App* app);
+Action AddExport(CLI::App* app);
 Action AddEstimate(CLI::App* app);
 Action AddInspect(CLI::App* app);
 Action AddPull(CLI::App* app);

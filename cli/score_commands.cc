@@ -1,4 +1,4 @@
-// The flags of perplexity, eval, batch and diff.
+// The flags of perplexity, eval, batch, diff and certify.
 #include <CLI/CLI.hpp>
 
 #include <memory>
@@ -180,6 +180,30 @@ Action AddDiff(CLI::App* app) {
     o->b.model = f->b.empty() ? f->a : f->b;
     if (o->a == o->b) return UsageError("both sides are the same: a second model or a flag as --b-kv-type is needed");
     return DiffCommand(*o);
+  };
+}
+
+Action AddCertify(CLI::App* app) {
+  auto o = std::make_shared<CertifyOptions>();
+  AddModelFlags(app, &o->ring.model, &o->ring.source);
+  app->add_option("--reference", o->reference,
+                  "ids and logits of another program, as `scripts/parity --write` makes them")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--most", o->most, "the largest relative distance of the logits that passes")
+      ->check(RealNumber(0, 1e6))
+      ->type_name("X");
+  app->add_option("--stages", o->ring.stages, "cut the model into N stages, a ring in this process")
+      ->check(Whole(1))
+      ->type_name("N");
+  AddDeviceFlags(app, &o->ring.device, &o->ring.device_memory, &o->ring.no_graphs, &o->ring.threads, &o->ring.cpus,
+                 &o->ring.isa);
+  AddOpenFlags(app, &o->ring.open);
+  AddJsonFlag(app, &o->json);
+  AddQuietFlag(app, &o->ring.quiet);
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
+    return CertifyCommand(*o);
   };
 }
 

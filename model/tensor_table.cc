@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "model/quoted.h"
 
@@ -26,6 +27,12 @@ TensorView TensorView::WithData(MadeTensor::Bytes* held) const {
   return view;
 }
 
+WeightView TensorView::Rows() const {
+  WeightView w{.type = type, .n = 1, .k = dims[0], .data = data, .scales = scales, .group = group};
+  for (size_t d = 1; d < dims.size(); ++d) w.n *= dims[d];
+  return w;
+}
+
 std::string DescribeDims(const std::vector<uint64_t>& dims) {
   std::string out;
   for (uint64_t d : dims) out += fmt::format("{}{}", out.empty() ? "" : " x ", d);
@@ -41,6 +48,15 @@ Status TensorTable::Add(std::string name, TensorView tensor) {
 const TensorView* TensorTable::Find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::pair<std::string, const TensorView*>> TensorTable::InFileOrder() const {
+  std::vector<std::pair<std::string, const TensorView*>> out;
+  for (const auto& [name, t] : tensors_) out.emplace_back(name, &t);
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second->data, a.first) < std::tie(b.second->data, b.first);
+  });
+  return out;
 }
 
 uint64_t TensorTable::Parameters() const {

@@ -215,7 +215,11 @@ TEST_F(CliDiffTest, SaysWhatCannotBeCompared) {
 }
 
 // A model of 24 layers, most of whose bytes are a hole in its file.
-TEST_F(CliDiffTest, HoldsTwoLayersInMemory) {
+struct LargeModel {
+  std::vector<std::byte> bytes;
+  uint64_t hole = 0, layer = 0;  // bytes
+};
+LargeModel BuildLargeModel(DType type) {
   constexpr uint32_t kDim = 512, kFfn = 4096, kLayers = 24;
   testing::GgufWriter w;
   w.String("general.architecture", "llama");
@@ -235,29 +239,35 @@ TEST_F(CliDiffTest, HoldsTwoLayersInMemory) {
   for (uint32_t i = 0; i < kLayers; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
     for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"})
-      w.Hole(b + name + ".weight", DType::kF32, {kDim, kDim});
-    w.Hole(b + "ffn_gate.weight", DType::kF32, {kDim, kFfn});
-    w.Hole(b + "ffn_up.weight", DType::kF32, {kDim, kFfn});
-    w.Hole(b + "ffn_down.weight", DType::kF32, {kFfn, kDim});
+      w.Hole(b + name + ".weight", type, {kDim, kDim});
+    for (const char* name : {"ffn_gate", "ffn_up"}) w.Hole(b + name + ".weight", type, {kDim, kFfn});
+    w.Hole(b + "ffn_down.weight", type, {kFfn, kDim});
   }
-  Write("a.gguf", testing::BuildTinyModel({}));
+  return {w.Finish(), w.HoleBytes(), w.HoleBytes() / kLayers};
+}
+
+// Of weights that are multiplied in the file, and of such that are packed.
+TEST_F(CliDiffTest, HoldsTwoLayersInMemory) {
   const auto peak = [] {
     rusage usage{};
     getrusage(RUSAGE_CHILDREN, &usage);
     return static_cast<uint64_t>(usage.ru_maxrss) << 10;
   };
-  Diff({Path("a.gguf"), "--b-exact"});
-  const uint64_t small = peak();
-  const std::vector<std::byte> bytes = w.Finish();
-  for (const char* name : {"large.gguf", "other.gguf"}) {
-    Write(name, bytes);
-    std::filesystem::resize_file(Path(name), bytes.size() + w.HoleBytes());
+  for (const DType type : {DType::kQ8_0, DType::kF32}) {
+    Write("a.gguf", testing::BuildTinyModel({}));
+    Diff({Path("a.gguf"), "--b-exact"});
+    const uint64_t small = peak();
+    const LargeModel large = BuildLargeModel(type);
+    for (const char* name : {"large.gguf", "other.gguf"}) {
+      Write(name, large.bytes);
+      std::filesystem::resize_file(Path(name), large.bytes.size() + large.hole);
+    }
+    Diff({Path("large.gguf"), Path("other.gguf")});
+    const uint64_t took = peak() - small;
+    EXPECT_LT(took, 3 * large.layer) << Info(type).name << ": layers of " << large.layer << " bytes";
+    RecordProperty(std::string(Info(type).name) + "_layers_in_memory",
+                   std::to_string(static_cast<double>(took) / static_cast<double>(large.layer)));
   }
-  Diff({Path("large.gguf"), Path("other.gguf")});
-  const uint64_t layer = w.HoleBytes() / kLayers;
-  EXPECT_LT(peak() - small, 3 * layer) << "layers of " << layer << " bytes";
-  RecordProperty("layer_bytes", std::to_string(layer));
-  RecordProperty("peak_bytes", std::to_string(peak() - small));
 }
 
 }  // namespace
