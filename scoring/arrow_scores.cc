@@ -171,6 +171,15 @@ std::string ArrowScores::TakeBatch() {
 
 std::string ArrowScores::End() { return std::string("\xff\xff\xff\xff\0\0\0\0", 8); }
 
-std::string ArrowScores::Broken() { return std::string("\xff\xff\xff\xff\x08\0\0\0", 8); }
+std::string ArrowScores::Broken() {
+  FlatBuffer b;
+  const FlatBuffer::Place header = AddMessage(kBatchHeader, 8, &b);
+  const FlatBuffer::Table batch =
+      b.AddTable({FlatBuffer::Number(8, 0), FlatBuffer::Reference(), FlatBuffer::Reference()});
+  b.Point(header, batch.at);
+  b.Point(batch.references[0], b.AddStructs({}, 2));
+  b.Point(batch.references[1], b.AddStructs({}, 2));
+  return Frame(b.bytes());
+}
 
 }  // namespace gyre

@@ -29,7 +29,7 @@ class ArrowScores {
   std::string TakeBatch();
   // The end of a whole stream.
   static std::string End();
-  // The end of a stream in which something failed: the beginning of a message, so that every reader fails, too.
+  // The end of a stream in which something failed: a message without its body, so that every reader fails, too.
   static std::string Broken();
 
  private:
