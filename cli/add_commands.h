@@ -33,6 +33,8 @@ Action AddBenchServe(CLI::App* app);
 Action AddPerplexity(CLI::App* app);
 Action AddEval(CLI::App* app);
 Action AddBatch(CLI::App* app);
+Action AddDiff(CLI::App* app);
+Action AddCertify(CLI::App* app);
 
 // model_commands.cc
 Action AddTokenize(CLI::App* app);
@@ -42,6 +44,7 @@ Action AddParseAnswer(CLI::App* app);
 Action AddQuantize(CLI::App* app);
 Action AddImatrix(CLI::App* app);
 Action AddConvert(CLI::App* app);
+Action AddExport(CLI::App* app);
 Action AddEstimate(CLI::App* app);
 Action AddInspect(CLI::App* app);
 Action AddPull(CLI::App* app);

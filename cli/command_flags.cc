@@ -26,12 +26,6 @@
 namespace gyre {
 namespace {
 
-std::vector<std::string> IsaNames() {
-  std::vector<std::string> names;
-  for (Isa isa : NamedIsas()) names.emplace_back(IsaName(isa));
-  return names;
-}
-
 // Parses "ID=VALUE"; VALUE may be -inf.
 std::pair<TokenId, float> ParseBias(const std::string& text) {
   const char* const end = text.data() + text.size();
@@ -58,6 +52,12 @@ void AddSamplingFlag(CLI::App* app, const SamplingOption& option, SamplingParams
 }
 
 }  // namespace
+
+std::vector<std::string> IsaNames() {
+  std::vector<std::string> names;
+  for (Isa isa : NamedIsas()) names.emplace_back(IsaName(isa));
+  return names;
+}
 
 Status NeedModel(const std::string& model) {
   return model.empty() ? UsageError(

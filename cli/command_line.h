@@ -68,6 +68,8 @@ void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_fil
 CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity, std::optional<Role> role = std::nullopt);
 void AddInsecureFlag(CLI::App* app, std::string* insecure);
 void AddQuietFlag(CLI::App* app, bool* quiet);
+// The instruction sets that --isa may name.
+std::vector<std::string> IsaNames();
 void AddThreadsFlag(CLI::App* app, int* threads, const std::string& what = "number of threads");
 
 }  // namespace gyre

@@ -103,6 +103,38 @@ struct EvalOptions {
 // A benchmark's questions.
 Status EvalCommand(const EvalOptions& options);
 
+// The settings of one side of a comparison.
+struct DiffSide {
+  std::string model;  // path
+  std::string kv_type = "f16", isa, device;
+  bool exact = false, generated = false;
+  bool operator==(const DiffSide&) const = default;
+};
+
+struct DiffOptions {
+  DiffSide a, b;
+  OpenOptions open;
+  std::string text, text_file, ids_file;  // one of them
+  uint32_t limit = 0;                     // tokens; 0 = all
+  uint32_t chunk = 256;
+  int threads = 0;
+  std::string cpus;
+  int stop_at = -1;  // a layer; -1: the whole model
+  std::string out;   // the beginning of the names of two files; "" = none
+  bool force = false, json = false, quiet = false;
+};
+// Where two models, or one under two settings, part.
+Status DiffCommand(const DiffOptions& options);
+
+struct CertifyOptions {
+  TargetOptions ring;
+  std::string reference;  // a safetensors file of ids and logits
+  double most = 1e-3;     // the largest relative distance that passes
+  bool json = false;
+};
+// A model's logits beside those that somebody else computed. Fails where they are too far apart.
+Status CertifyCommand(const CertifyOptions& options);
+
 struct BatchCommandOptions {
   std::string file, out;
   std::string url, api_key, ca_file;
@@ -212,6 +244,18 @@ Status ConvertCommand(const ConvertOptions& options);
 
 // The KV cache of `gyre serve` holds this many requests of the whole context.
 constexpr uint32_t kServeParallel = 8;
+
+struct ExportOptions {
+  std::string model, out;
+  std::vector<std::string> tensors;  // regular expressions of names; none: all tensors
+  std::string type = "f32";          // or f16; of what is dequantized
+  OpenOptions open;
+  bool raw = false;  // bytes as they are in the file
+  bool quiet = false;
+  bool force = false;  // existing files are overwritten
+};
+// Writes tensors as .npy or safetensors.
+Status ExportCommand(const ExportOptions& options);
 
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";

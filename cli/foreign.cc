@@ -53,7 +53,7 @@ struct ForeignFlag {
   const char* harmless = "";  // values that ask for nothing, separated by spaces: they are not refused
 };
 
-constexpr char kComputing[] = "run chat serve worker bench logits perplexity eval";
+constexpr char kComputing[] = "run chat serve worker bench logits perplexity eval diff certify";
 constexpr char kByDevice[] = "--device says what a process computes on, and `gyre devices` lists what there is";
 constexpr char kByDefault[] = "it is so without a flag";
 constexpr char kSamplers[] =

@@ -59,14 +59,6 @@ std::string DescribeCount(uint64_t n) {
   return n >= 1'000'000'000 ? in(1e9, "billion") : n >= 1'000'000 ? in(1e6, "million") : fmt::format("{}", n);
 }
 
-// The tensors in the file's order.
-std::vector<std::pair<std::string, const TensorView*>> InOrder(const Model& model) {
-  std::vector<std::pair<std::string, const TensorView*>> out;
-  for (const auto& [name, t] : model.tensors().all()) out.emplace_back(name, &t);
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second->data < b.second->data; });
-  return out;
-}
-
 template <typename Part, typename Variant>
 Part FirstOf(const ModelSpec& s, Variant LayerSpec::*variant) {
   for (const LayerSpec& l : s.layers) {
@@ -192,7 +184,7 @@ void PrintJson(const Model& model, bool tensors) {
   root["layer_bytes"] = std::move(layer_bytes);
   if (tensors) {
     json::array list;
-    for (const auto& [name, t] : InOrder(model)) {
+    for (const auto& [name, t] : model.tensors().InFileOrder()) {
       list.push_back(
           {{"name", name}, {"type", Info(t->type).name}, {"shape", json::value_from(t->dims)}, {"bytes", t->bytes}});
     }
@@ -240,7 +232,7 @@ void PrintText(const Model& model, bool tensors) {
   for (const auto& [key, value] : metadata) fmt::print("{} = {}\n", key, value);
   if (!tensors) return;
   fmt::print("\n");
-  for (const auto& [name, t] : InOrder(model)) {
+  for (const auto& [name, t] : model.tensors().InFileOrder()) {
     fmt::print("{:<32} {:<6} {:>16} {:>12}\n", name, Info(t->type).name, DescribeDims(t->dims), t->bytes);
   }
 }
@@ -250,17 +242,14 @@ Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
   const TensorView* t = model.tensors().Find(name);
   if (t == nullptr)
     return UsageError("--tensor {}: {} has no tensor of this name; --tensors lists them", name, model.path());
-  if (!Info(t->type).dequantizes && t->scales == nullptr)
-    return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
-  uint64_t rows = 1, infinite = 0, zeros = 0;
-  for (size_t d = 1; d < t->dims.size(); ++d) rows *= t->dims[d];
+  if (!t->dequantizes()) return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
+  uint64_t infinite = 0, zeros = 0;
   MadeTensor::Bytes held;
-  const std::byte* data = t->WithData(&held).data;
-  const WeightView w{.type = t->type, .n = rows, .k = t->dims[0], .data = data, .scales = t->scales, .group = t->group};
+  const WeightView w = t->WithData(&held).Rows();
   std::vector<float> row(w.k);
   double sum = 0, squares = 0, lowest = INFINITY, highest = -INFINITY;
   std::vector<float> first;
-  for (uint64_t r = 0; r < rows; ++r) {
+  for (uint64_t r = 0; r < w.n; ++r) {
     DequantizeRow(w, r, row.data());
     if (r == 0) first.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(8, row.size())));
     for (float f : row) {
@@ -276,7 +265,7 @@ Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
       highest = std::max(highest, v);
     }
   }
-  const auto n = static_cast<double>(std::max<uint64_t>(1, rows * w.k - infinite));
+  const auto n = static_cast<double>(std::max<uint64_t>(1, w.n * w.k - infinite));
   const double mean = sum / n, deviation = std::sqrt(std::max(0.0, squares / n - mean * mean));
   if (as_json) {
     fmt::print("{}\n", json::serialize(json::object{{"name", name},

@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   // This comes before anything is read, as it may start the program anew, and a --config may be a pipe.
   const auto computes = [](std::string_view word) {
     return word == "run" || word == "chat" || word == "logits" || word == "bench" || word == "serve" ||
-           word == "worker" || word == "perplexity" || word == "eval";
+           word == "worker" || word == "perplexity" || word == "eval" || word == "diff" || word == "certify";
   };
   if (std::any_of(argv + std::min(argc, 1), argv + argc, computes)) gyre::LimitActiveWaiting(argv);
   try {

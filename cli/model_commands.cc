@@ -170,6 +170,33 @@ Action AddConvert(CLI::App* app) {
   return [o] { return ConvertCommand(*o); };
 }
 
+Action AddExport(CLI::App* app) {
+  auto o = std::make_shared<ExportOptions>();
+  auto source = std::make_shared<SourceOptions>();
+  AddModelFlags(app, &o->model, source.get());
+  app->add_option("-o,--out", o->out,
+                  "what to write: NAME.npy for one tensor, NAME.safetensors for any number, else a folder that gets a "
+                  ".npy file for each")
+      ->required()
+      ->type_name("PATH");
+  app->add_option("--tensors", o->tensors,
+                  "only tensors whose name has this regular expression (repeatable; default: all)")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  auto* type = app->add_option("--type", o->type, "the type of the numbers")->check(CLI::IsMember({"f32", "f16"}));
+  app->add_flag("--raw", o->raw,
+                "the bytes as they are in the model: floats keep their type, rows of quantized blocks are bytes")
+      ->excludes(type);
+  AddOpenFlags(app, &o->open);
+  AddQuietFlag(app, &o->quiet);
+  app->add_flag("--force", o->force, "overwrite files that exist; those of the model are never overwritten");
+  return [o, source]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    GYRE_RETURN_IF_ERROR(Locate(*source, o->quiet, &o->model));
+    return ExportCommand(*o);
+  };
+}
+
 Action AddEstimate(CLI::App* app) {
   auto o = std::make_shared<EstimateOptions>();
   AddModelFlag(app, &o->model);

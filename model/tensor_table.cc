@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <tuple>
 
 #include <xxhash.h>
 
@@ -27,6 +28,12 @@ TensorView TensorView::WithData(MadeTensor::Bytes* held) const {
   *held = made->Make();
   view.data = (*held)->data();
   return view;
+}
+
+WeightView TensorView::Rows() const {
+  WeightView w{.type = type, .n = 1, .k = dims[0], .data = data, .scales = scales, .group = group};
+  for (size_t d = 1; d < dims.size(); ++d) w.n *= dims[d];
+  return w;
 }
 
 std::string DescribeDims(const std::vector<uint64_t>& dims) {
@@ -59,6 +66,15 @@ uint64_t TensorTable::SampledHash(std::span<const std::byte> header, uint64_t fi
       hash = XXH64(source.data(), std::min(kSample, source.size()), hash);
   }
   return hash;
+}
+
+std::vector<std::pair<std::string, const TensorView*>> TensorTable::InFileOrder() const {
+  std::vector<std::pair<std::string, const TensorView*>> out;
+  for (const auto& [name, t] : tensors_) out.emplace_back(name, &t);
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second->data, a.first) < std::tie(b.second->data, b.first);
+  });
+  return out;
 }
 
 uint64_t TensorTable::Parameters() const {

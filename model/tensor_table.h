@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -26,6 +27,10 @@ struct TensorView {
 
   // The same with its data, for whoever reads it; `held` keeps them.
   TensorView WithData(MadeTensor::Bytes* held) const;
+  // Whether DequantizeRow reads its rows.
+  bool dequantizes() const { return Info(type).dequantizes || scales != nullptr; }
+  // All of it as one matrix of rows of dims[0] elements. REQUIRES: one dimension or more.
+  WeightView Rows() const;
 };
 
 std::string DescribeDims(const std::vector<uint64_t>& dims);
@@ -39,6 +44,8 @@ class TensorTable {
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
+  // The same in the order of their places in the file; those that are made come first, by name.
+  std::vector<std::pair<std::string, const TensorView*>> InFileOrder() const;
   // The type of most bytes, as "Q8_0"; "" if there are no tensors.
   std::string MainType() const;
   // xxHash64 of the header, a sample of each tensor's data, and the size of the whole file, so that two files of the

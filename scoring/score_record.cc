@@ -7,11 +7,10 @@
 #include "base/coding.h"
 #include "fmt/format.h"
 #include "model/half_floats.h"
+#include "scoring/npy.h"
 
 namespace gyre {
 namespace {
-
-constexpr std::string_view kMagic("\x93NUMPY\x01\x00", 8);
 
 template <Number T>
 void Append(T value, std::string* out) {
@@ -38,20 +37,12 @@ size_t RecordBytes(const ScoreFormat& f) {
 }
 
 std::string NpyHeader(const ScoreFormat& f, uint64_t records) {
-  std::string dict =
-      "{'descr': [('index', '<u4'), ('position', '<u4'), ('id', '<i4'), ('logprob', '<f4'), ('rest', '<f8')";
-  if (f.top > 0) dict += fmt::format(", {}{},)), ('top_logprob', '<f4', ({},))", kTop, f.top, f.top);
-  if (f.divergence) dict += ", ('forward_kl', '<f8'), ('reverse_kl', '<f8'), ('jensen_shannon', '<f8')";
+  std::string type = "[('index', '<u4'), ('position', '<u4'), ('id', '<i4'), ('logprob', '<f4'), ('rest', '<f8')";
+  if (f.top > 0) type += fmt::format(", {}{},)), ('top_logprob', '<f4', ({},))", kTop, f.top, f.top);
+  if (f.divergence) type += ", ('forward_kl', '<f8'), ('reverse_kl', '<f8'), ('jensen_shannon', '<f8')";
   if (f.logits != LogitType::kNone)
-    dict += fmt::format(", ('logits', '<f{}', ({},))", f.logits == LogitType::kF16 ? 2 : 4, f.vocab);
-  dict += fmt::format("], 'fortran_order': False, {}{},)}}", kShape, records);
-  // The records begin at a multiple of 64.
-  const size_t begin = kMagic.size() + sizeof(uint16_t);
-  dict.resize((begin + dict.size() + 1 + 63) / 64 * 64 - begin, ' ');
-  dict.back() = '\n';
-  std::string out(kMagic);
-  Append(static_cast<uint16_t>(dict.size()), &out);
-  return out + dict;
+    type += fmt::format(", ('logits', '<f{}', ({},))", f.logits == LogitType::kF16 ? 2 : 4, f.vocab);
+  return NpyHeader(type + "]", std::span(&records, 1));
 }
 
 void AppendRecord(const ScoreFormat& f, uint32_t index, const PromptTokenEvent& event,
@@ -78,9 +69,9 @@ void AppendRecord(const ScoreFormat& f, uint32_t index, const PromptTokenEvent& 
 StatusOr<ScoreFile> ScoreFile::Read(std::string_view bytes) {
   const auto wrong = [] { return DataLoss("it is no file of scores, as `gyre perplexity --save` writes them"); };
   uint16_t length = 0;
-  const size_t begin = kMagic.size() + sizeof length;
-  if (bytes.size() < begin || bytes.substr(0, kMagic.size()) != kMagic) return wrong();
-  std::memcpy(&length, bytes.data() + kMagic.size(), sizeof length);
+  const size_t begin = kNpyMagic.size() + sizeof length;
+  if (bytes.size() < begin || bytes.substr(0, kNpyMagic.size()) != kNpyMagic) return wrong();
+  std::memcpy(&length, bytes.data() + kNpyMagic.size(), sizeof length);
   if (bytes.size() - begin < length) return wrong();
   const std::string_view dict = bytes.substr(begin, length);
   const std::optional<uint64_t> records = NumberAfter(dict, kShape), top = NumberAfter(dict, kTop);

@@ -62,6 +62,9 @@ const std::map<std::string, Words>& Beginnings() {
       {"perplexity", {kDemo, text->path(), "--window", "8"}},
       {"eval", {kDemo, questions->path()}},
       {"batch", {"/nowhere/requests.jsonl", "-o", "/proc/nowhere/out", "--url", "http://127.0.0.1:1"}},
+      {"diff", {kDemo, "--b-exact", "--text", "a"}},
+      {"certify", {kDemo, "--reference", "/nowhere/reference"}},
+      {"export", {kDemo, "--out", "/proc/nowhere/out"}},
       {"completion", {"bash"}},
       {"help", {}},
       {"version", {}},
@@ -151,7 +154,7 @@ TEST(ExitCodeTest, AValueThatIsWrongIsAUsageErrorOfEveryCommandThatHasTheFlag) {
 TEST(ExitCodeTest, AFailureAtWorkIsOne) {
   for (const char* command :
        {"status", "layers", "resize", "drain", "undrain", "remove", "ca init", "ca issue", "ca revoke", "ca token",
-        "pull", "models rm", "bench serve", "quantize", "imatrix", "convert", "batch"}) {
+        "pull", "models rm", "bench serve", "quantize", "imatrix", "convert", "batch", "certify", "export"}) {
     const Ended e = With(command, "");
     EXPECT_EQ(e.code, 1) << command << ": " << e.text;
   }

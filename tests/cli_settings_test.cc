@@ -246,10 +246,11 @@ TEST(CommandLineTest, HelpExplains) {
   for (const char* longest : {"grammar check", "parse-answer"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + longest + " ")) << "the name and its text are two words";
   }
-  for (const char* command : {"run",      "chat",    "serve",   "worker",   "launch",     "status",  "layers",
-                              "resize",   "drain",   "undrain", "remove",   "estimate",   "inspect", "bench",
-                              "quantize", "convert", "imatrix", "tokenize", "template",   "logits",  "completion",
-                              "help",     "version", "pull",    "models",   "perplexity", "eval",    "batch"}) {
+  for (const char* command :
+       {"run",     "chat",       "serve",    "worker",   "launch",     "status",  "layers",   "resize",
+        "drain",   "undrain",    "remove",   "estimate", "inspect",    "bench",   "quantize", "convert",
+        "imatrix", "tokenize",   "template", "logits",   "completion", "help",    "version",  "pull",
+        "models",  "perplexity", "eval",     "batch",    "diff",       "certify", "export"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});
     EXPECT_EQ(own.code, 0) << command;

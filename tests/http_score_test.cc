@@ -9,6 +9,7 @@
 #include "boost/asio/detached.hpp"
 #include "coordinator/http/score.h"
 #include "scoring/score_record.h"
+#include "tests/testing/arrow_reader.h"
 #include "tests/testing/openai_rig.h"
 #include "tests/testing/sanitized.h"
 
@@ -111,6 +112,62 @@ TEST_F(HttpScoreTest, AnNpyFileHasAllInputsAndLogits) {
   }
 }
 
+// The columns of an Arrow stream are the fields of the .npy records.
+TEST_F(HttpScoreTest, AnArrowStreamHasTheSameRows) {
+  const std::vector<TokenId> a = Encode("Lily and Tom went home."), b = Encode("What is a ring?");
+  for (const std::string type : {"none", "f32"}) {
+    const auto exchange = api_.Post(
+        kScore, R"({"format":"arrow","top":2,"logits":")" + type + R"(","input":[)" + Ids(a) + "," + Ids(b) + "]}");
+    ASSERT_EQ(exchange->answer.status, 200) << exchange->answer.body;
+    EXPECT_EQ(exchange->answer.content_type, "application/vnd.apache.arrow.stream");
+    const testing::ArrowTable table = testing::ReadArrow(exchange->answer.body);
+    EXPECT_TRUE(table.ended);
+    ASSERT_EQ(table.rows, a.size() + b.size() - 2);
+    size_t row = 0;
+    uint32_t index = 0;
+    for (const auto& ids : {a, b}) {
+      for (const PromptTokenEvent& e : Engine(ids, {.from = 1, .top = 2, .logits = type == "f32"})) {
+        EXPECT_EQ(table.Values<uint32_t>("index")[row], index);
+        EXPECT_EQ(table.Values<uint32_t>("position")[row], e.position);
+        EXPECT_EQ(table.Values<int32_t>("id")[row], e.token);
+        EXPECT_EQ(table.Values<float>("logprob")[row], e.logprob);
+        EXPECT_EQ(table.Values<double>("rest")[row], e.rest);
+        EXPECT_EQ(table.Values<int32_t>("top_id")[2 * row + 1], e.top[1].id);
+        EXPECT_EQ(table.Values<float>("top_logprob")[2 * row], e.top[0].logprob);
+        if (type == "f32") {
+          const std::string& logits = table.column("logits").data;
+          const size_t bytes = e.logits.size() * sizeof(float);
+          EXPECT_EQ(std::memcmp(logits.data() + row * bytes, e.logits.data(), bytes), 0) << row;
+        }
+        ++row;
+      }
+      ++index;
+    }
+    // A row of all logits has 4 KiB: no message has many more than the 64 KiB that are written together.
+    EXPECT_LT(table.largest, size_t{80} << 10);
+    if (type == "none") EXPECT_EQ(table.batches, 1u);
+  }
+}
+
+// A student's distribution that turns out to be none: the rows before it are there, and the stream has no end.
+TEST_F(HttpScoreTest, AnArrowStreamThatFailsIsNotWhole) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 60; ++i) ids.push_back(static_cast<TokenId>(i % 200 + 3));
+  json::array student;
+  for (int i = 0; i < 59; ++i)
+    student.push_back(json::object{{"ids", {1, 2}}, {"logprobs", {-1, i == 55 ? -0.1 : -2}}});
+  student[55].as_object()["logprobs"] = {-0.1, -0.2};
+  const auto exchange = api_.Post(
+      kScore,
+      json::serialize(json::object{{"format", "arrow"},
+                                   {"logits", "f32"},
+                                   {"input", json::object{{"ids", json::value_from(ids)}, {"student", student}}}}));
+  const testing::ArrowTable table = testing::ReadArrow(exchange->answer.body);
+  EXPECT_FALSE(table.ended);
+  EXPECT_GT(table.rows, 0u);
+  EXPECT_LT(table.rows, 56u);
+}
+
 // A student that is the model itself differs in nothing; another one does, and by what the definition says.
 TEST_F(HttpScoreTest, DivergencesFromAStudentsDistributions) {
   const std::vector<TokenId> ids = Encode("Lily and Tom went home.");
@@ -153,6 +210,7 @@ TEST_F(HttpScoreTest, WrongRequestsHaveTheirSentence) {
   EXPECT_THAT(Refused(R"({"input":[]})"), HasSubstr("1 to 2048"));
   EXPECT_THAT(Refused(R"({"input":[[1,2]],"top":1025})"), HasSubstr("top"));
   EXPECT_THAT(Refused(R"({"input":[[1,2]],"logits":"f64"})"), HasSubstr("none, f16 or f32"));
+  EXPECT_THAT(Refused(R"({"input":[[1,2]],"format":"csv"})"), HasSubstr("json, npy or arrow"));
   EXPECT_THAT(Refused(R"({"input":[[1,2]],"score_as":"both"})"), HasSubstr("prompt or generated"));
   EXPECT_THAT(Refused(R"({"input":[[1,2]],"score_from":2})"), HasSubstr("has 2 tokens, of which none"));
   EXPECT_THAT(Refused(R"({"input":[[1,-2]]})"), HasSubstr("not a token id"));
@@ -174,32 +232,35 @@ TEST_F(HttpScoreTest, ASlowReaderHoldsTheRowsBack) {
   for (int i = 0; i < 3; ++i) inputs += "," + Ids(ids);
   const auto vocab = static_cast<size_t>(runtime_->model().spec().vocab);
   const size_t all = 4 * 899 * vocab * sizeof(float);
-  size_t most = 0;
-  const auto exchange =
-      api_.Call("POST", kScore, R"({"format":"npy","logits":"f32","input":[)" + inputs + "]}", [&](FakeExchange& e) {
-        e.blocked = true;
-        boost::asio::co_spawn(
-            e.io,
-            [&]() -> Awaitable<void> {
-              // Until nothing more comes.
-              for (size_t before = 1, same = 0; same < 50;) {
-                co_await e.Pause(std::chrono::milliseconds(5));
-                const size_t now = runtime_->service().streams().queued_bytes();
-                most = std::max(most, now);
-                same = now == before && now > 0 ? same + 1 : 0;
-                before = now;
-              }
-              e.blocked = false;
-            },
-            boost::asio::detached);
-      });
-  EXPECT_EQ(exchange->answer.status, 200);
-  EXPECT_GT(exchange->answer.body.size(), all);
-  if (!testing::kSanitized) EXPECT_GT(most, size_t{4} << 20);  // a slow engine is found at rest before it is
-  // Each of the four streams has its limit, and what was on its way.
-  const StreamLimits limits;
-  const SchedulerOptions scheduler;
-  EXPECT_LE(most, 4 * (limits.stream_bytes + scheduler.sequence_answer_bytes + (size_t{1} << 20)));
+  for (const std::string format : {"npy", "arrow"}) {
+    size_t most = 0;
+    const auto exchange =
+        api_.Call("POST", kScore, R"({"format":")" + format + R"(","logits":"f32","input":[)" + inputs + "]}",
+                  [&](FakeExchange& e) {
+                    e.blocked = true;
+                    boost::asio::co_spawn(
+                        e.io,
+                        [&]() -> Awaitable<void> {
+                          // Until nothing more comes.
+                          for (size_t before = 1, same = 0; same < 50;) {
+                            co_await e.Pause(std::chrono::milliseconds(5));
+                            const size_t now = runtime_->service().streams().queued_bytes();
+                            most = std::max(most, now);
+                            same = now == before && now > 0 ? same + 1 : 0;
+                            before = now;
+                          }
+                          e.blocked = false;
+                        },
+                        boost::asio::detached);
+                  });
+    EXPECT_EQ(exchange->answer.status, 200);
+    EXPECT_GT(exchange->answer.body.size(), all);
+    if (!testing::kSanitized) EXPECT_GT(most, size_t{4} << 20);  // a slow engine is found at rest before it is
+    // Each of the four streams has its limit, and what was on its way.
+    const StreamLimits limits;
+    const SchedulerOptions scheduler;
+    EXPECT_LE(most, 4 * (limits.stream_bytes + scheduler.sequence_answer_bytes + (size_t{1} << 20)));
+  }
 }
 
 // EleutherAI's harness, model type local-completions: prompts as ids, echo, logprobs, max_tokens 0 or 1. It reads

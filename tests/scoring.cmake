@@ -1,6 +1,6 @@
 if(GYRE_TESTS)
   gyre_tests(scoring_tests "unit;asan"
-    FILES scoring_measures_test batch_files_test
+    FILES scoring_arrow_test scoring_measures_test batch_files_test
     DEPS gyre_scoring gyre_batch Boost::json)
 endif()
 

@@ -9,6 +9,7 @@
 #include "coordinator/http/score_request.h"
 #include "fmt/format.h"
 #include "model/half_floats.h"
+#include "scoring/arrow_scores.h"
 
 namespace gyre::http {
 namespace {
@@ -36,20 +37,28 @@ void AppendFinite(float value, std::string* out) {
 // The answer, as it grows.
 class ScoreWriter {
  public:
-  explicit ScoreWriter(const ScoreJob& job) : job_(job) {}
+  explicit ScoreWriter(const ScoreJob& job) : job_(job), arrow_(job.format) {}
 
   HttpResponse Head() const {
     HttpResponse head;
-    if (!job_.npy) {
-      head.body = "{\"object\":\"list\",\"model\":";
-      AppendQuoted(ValidUtf8(job_.model), &head.body);
-      head.body += ",\"data\":[";
-      return head;
+    switch (job_.form) {
+      case ScoreJob::Form::kJson:
+        head.body = "{\"object\":\"list\",\"model\":";
+        AppendQuoted(ValidUtf8(job_.model), &head.body);
+        head.body += ",\"data\":[";
+        break;
+      case ScoreJob::Form::kNpy: {
+        uint64_t rows = 0;
+        for (const ScoreJob::Input& input : job_.inputs) rows += input.rows();
+        head.content_type = "application/octet-stream";
+        head.body = NpyHeader(job_.format, rows);
+        break;
+      }
+      case ScoreJob::Form::kArrow:
+        head.content_type = kArrowStreamType;
+        head.body = arrow_.Schema();
+        break;
     }
-    uint64_t rows = 0;
-    for (const ScoreJob::Input& input : job_.inputs) rows += input.rows();
-    head.content_type = "application/octet-stream";
-    head.body = NpyHeader(job_.format, rows);
     return head;
   }
 
@@ -63,10 +72,13 @@ class ScoreWriter {
       if (!found.ok()) return Annotate(found.status(), fmt::format("input[{}], position {}", index, event.position));
       divergence = *found;
     }
-    if (job_.npy) {
-      AppendRecord(job_.format, static_cast<uint32_t>(index), event, divergence, out);
-    } else {
-      AppendPosition(index, event, divergence, out);
+    switch (job_.form) {
+      case ScoreJob::Form::kJson: AppendPosition(index, event, divergence, out); break;
+      case ScoreJob::Form::kNpy: AppendRecord(job_.format, static_cast<uint32_t>(index), event, divergence, out); break;
+      case ScoreJob::Form::kArrow:
+        arrow_.Add(static_cast<uint32_t>(index), event, divergence);
+        if (arrow_.bytes() >= kPiece) *out += arrow_.TakeBatch();
+        break;
     }
     return absl::OkStatus();
   }
@@ -75,23 +87,26 @@ class ScoreWriter {
     prompt_ += usage.prompt_tokens;
     cached_ += usage.cached_tokens;
     within_ = false;
-    if (job_.npy) return;
+    if (job_.form != ScoreJob::Form::kJson) return;
     fmt::format_to(std::back_inserter(*out), R"(],"tokens":{},"sum":)", job_.inputs[index].rows());
     AppendFinite(sum_, out);
     fmt::format_to(std::back_inserter(*out), R"(,"prompt_tokens":{},"cached_tokens":{}}})", usage.prompt_tokens,
                    usage.cached_tokens);
   }
 
-  std::string Tail() const {
-    if (job_.npy) return "";
+  std::string Tail() {
+    if (job_.form == ScoreJob::Form::kNpy) return "";
+    if (job_.form == ScoreJob::Form::kArrow) return arrow_.TakeBatch() + ArrowScores::End();
     return fmt::format(
         R"(],"usage":{{"prompt_tokens":{0},"total_tokens":{0},"prompt_tokens_details":{{"cached_tokens":{1}}}}}}})",
         prompt_, cached_);
   }
 
-  // After an answer that has begun. A .npy file just ends too early, so that no reader takes it for whole.
+  // After an answer that has begun. A .npy file just ends too early, so that no reader takes it for whole, and an Arrow
+  // stream within a message.
   std::string Broken(const ApiError& error) const {
-    if (job_.npy) return "";
+    if (job_.form == ScoreJob::Form::kNpy) return "";
+    if (job_.form == ScoreJob::Form::kArrow) return ArrowScores::Broken();
     std::string out = within_ ? "]}]," : "],";
     const std::string object = RenderJson(error, ApiStyle::kOpenAi);
     return out + object.substr(1);
@@ -142,6 +157,7 @@ class ScoreWriter {
   }
 
   const ScoreJob& job_;
+  ArrowScores arrow_;
   bool within_ = false;  // an input's positions are open
   double sum_ = 0;       // of the input's log-probabilities
   uint64_t prompt_ = 0, cached_ = 0;

@@ -63,7 +63,10 @@ class ScoreReader {
     score.generated = as == "generated";
     const std::string logits = OneOf(fields, "logits", {"none", "f16", "f32"});
     score.logits = logits != "none";
-    job_->npy = OneOf(fields, "format", {"json", "npy"}) == "npy";
+    const std::string form = OneOf(fields, "format", {"json", "npy", "arrow"});
+    job_->form = form == "npy"     ? ScoreJob::Form::kNpy
+                 : form == "arrow" ? ScoreJob::Form::kArrow
+                                   : ScoreJob::Form::kJson;
     job_->beta = fields.Number("beta", 0, 1).value_or(0.5);
     job_->format = {.top = std::min(score.top, static_cast<uint32_t>(vocab_)),
                     .logits = logits == "f16"   ? LogitType::kF16

@@ -24,8 +24,8 @@ struct ScoreJob {
   std::string model;
   std::vector<Input> inputs;
   ScoreFormat format;
-  bool npy = false;   // or JSON
-  double beta = 0.5;  // of the Jensen-Shannon divergence
+  enum class Form : uint8_t { kJson, kNpy, kArrow } form = Form::kJson;  // of the answer
+  double beta = 0.5;                                                     // of the Jensen-Shannon divergence
 };
 
 // Runs on a thread of the service, as it tokenizes.

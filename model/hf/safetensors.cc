@@ -55,7 +55,8 @@ StatusOr<SafeTensor> ReadOne(const json::value& v, std::span<const std::byte> da
 
 }  // namespace
 
-StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file) {
+StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file,
+                                                             std::map<std::string, std::string>* metadata) {
   uint64_t header = 0;
   if (file.size() < 8) return DataLoss("{} bytes are no safetensors file, expected 8 and a header", file.size());
   std::memcpy(&header, file.data(), 8);
@@ -69,7 +70,13 @@ StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std
   std::map<std::string, SafeTensor> out;
   for (const auto& item : *root) {
     const std::string name(item.key().data(), item.key().size());
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      if (metadata == nullptr || !item.value().is_object()) continue;
+      for (const auto& [key, value] : item.value().get_object()) {
+        if (value.is_string()) (*metadata)[std::string(key)] = std::string(value.get_string());
+      }
+      continue;
+    }
     StatusOr<SafeTensor> t = ReadOne(item.value(), data);
     if (!t.ok()) return Annotate(t.status(), "tensor " + Printable(name));
     if (!out.emplace(name, *std::move(t)).second)

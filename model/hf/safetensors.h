@@ -18,7 +18,9 @@ struct SafeTensor {
   std::span<const std::byte> bytes;
 };
 
-// kDataLoss: an invalid header, a tensor outside the file, of another size than its shape, or over another one.
-StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file);
+// `metadata`, unless null, gets the texts of the file's "__metadata__". kDataLoss: an invalid header, a tensor outside
+// the file, of another size than its shape, or over another one.
+StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file,
+                                                             std::map<std::string, std::string>* metadata = nullptr);
 
 }  // namespace gyre
