@@ -3,7 +3,7 @@ if(GYRE_TESTS)
     FILES engine_faults_test engine_grammar_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
           runtime_kv_choice_test engine_speculation_test engine_mtp_test engine_prompts_test engine_score_test
-          engine_reattach_test engine_window_test
+          engine_reattach_test engine_window_test engine_grammar_beside_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc testing/isa_environment.cc testing/emulated_isa.cc)
   add_dependencies(other_tests engine_tests)  # with other instruction sets, and on a far device
