@@ -30,8 +30,10 @@ namespace json = boost::json;
 
 constexpr std::array<std::string_view, 4> kStateNames = {"in_progress", "cancelling", "completed", "cancelled"};
 
+constexpr size_t kIdBytes = 12;
+
 std::string NewId(std::string_view prefix) {
-  std::array<unsigned char, 12> bytes{};
+  std::array<unsigned char, kIdBytes> bytes{};
   [[maybe_unused]] const ssize_t n = getrandom(bytes.data(), bytes.size(), 0);
   std::string id(prefix);
   for (const unsigned char b : bytes) id += fmt::format("{:02x}", b);
@@ -224,7 +226,33 @@ Status BatchStore::Load() {
     if (!written.ok()) Log(LogLevel::kError, "batch {}: {}", id, Message(written));
     if (written.ok()) ending_.erase(id);
   }
+  Sweep();
   return absl::OkStatus();
+}
+
+void BatchStore::Sweep() const {
+  std::set<std::string> needed;
+  for (const auto& [id, file] : files_) needed.insert(ContentPath(id));
+  for (const auto& [id, batch] : batches_) {
+    for (const std::string& file : {batch.input, batch.output, batch.errors}) needed.insert(ContentPath(file));
+  }
+  size_t removed = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::string path = entry.path().string(), name = entry.path().filename().string();
+    const std::string_view begins = name.starts_with("batch_") ? "batch_" : "file-";
+    if (!name.starts_with(begins) || name.find(".json") != begins.size() + 2 * kIdBytes) continue;
+    // A description that was not in place yet, or a content. Of one that could not be read the content is needed.
+    const bool content = name.ends_with(".jsonl");
+    if (!content && !name.ends_with(".new")) continue;
+    if (content && (left_aside_ || needed.count(ContentPath(name.substr(0, name.find('.')))) > 0)) continue;
+    if (::unlink(path.c_str()) == 0) {
+      ++removed;
+    } else {
+      Log(LogLevel::kError, "batches: {}", Message(FileError(path, "can't be removed", errno)));
+    }
+  }
+  if (removed > 0) Log(LogLevel::kInfo, "batches: {} of a process that was killed removed", Counted(removed, "file"));
 }
 
 StatusOr<BatchStore::Running> BatchStore::Begin(const StoredBatch& batch) const {

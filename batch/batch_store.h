@@ -50,7 +50,7 @@ struct BatchLimits {
 class BatchStore {
  public:
   // Makes the folder, which no other store has until this one ends. Batches that were running go on. What can't be read
-  // is left aside, with a line in the log.
+  // is left aside, with a line in the log; what a killed process had not written to its end is removed.
   // kFailedPrecondition: another process has the folder.
   static StatusOr<std::unique_ptr<BatchStore>> Open(const std::string& folder, const BatchLimits& limits = {});
   ~BatchStore();
@@ -102,6 +102,9 @@ class BatchStore {
   BatchStore(std::string folder, const BatchLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
   Status Lock();
   Status Load() GYRE_REQUIRES(mutex_);
+  // Removes what a process that was killed has left in the folder: what it had not written to its end, and contents
+  // that no file and no batch has.
+  void Sweep() const GYRE_REQUIRES(mutex_);
   // The same for one that is new, whose input nobody removes meanwhile; sets its total and writes it.
   StatusOr<Running> BeginNew(StoredBatch* batch) const;
   // Opens its files and finds what is left.

@@ -14,6 +14,7 @@ class AnswerSplitter::Reader {
   virtual void Text(std::string_view text, bool end, std::vector<Piece>* out) = 0;
   virtual void Control(std::string_view name, std::vector<Piece>* out) = 0;
   virtual Part part() const = 0;
+  virtual std::string_view to_end() const { return {}; }
 };
 
 namespace {
@@ -22,7 +23,7 @@ using Begins = AnswerFormat::Begins;
 using Part = AnswerSplitter::Part;
 using Piece = AnswerSplitter::Piece;
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kSpace = AnswerSplitter::kSpace;
 
 void AddPiece(bool reasoning, std::string_view text, std::vector<Piece>* out, int call = 0) {
   if (text.empty()) return;
@@ -70,6 +71,10 @@ class MarkedReader : public AnswerSplitter::Reader {
  public:
   Part part() const override {
     return where_ == Where::kBefore ? Part::kBefore : where_ == Where::kInside ? Part::kReasoning : Part::kContent;
+  }
+  std::string_view to_end() const override {
+    if (where_ != Where::kInside || format_.close.find(kMarkBegin) != std::string::npos) return {};
+    return std::string_view(format_.close).substr(BegunAtEnd(held_, format_.close));
   }
   MarkedReader(AnswerFormat format, bool all) : format_(std::move(format)), all_(all) {
     for (std::string* marker : {&format_.open, &format_.close, &format_.call_open, &format_.call_close}) {
@@ -296,6 +301,8 @@ std::vector<Piece> AnswerSplitter::Push(TokenId token, std::string_view text) {
 }
 
 AnswerSplitter::Part AnswerSplitter::part() const { return reader_->part(); }
+
+std::string_view AnswerSplitter::to_end() const { return reader_->to_end(); }
 
 std::vector<Piece> AnswerSplitter::Finish(std::string_view text) {
   std::vector<Piece> out;

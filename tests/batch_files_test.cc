@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "batch/batch_lines.h"
@@ -246,6 +247,50 @@ TEST_F(BatchStoreTest, ARequestWaitsUntilItsFileCanBeOpened) {
 TEST_F(BatchStoreTest, OneStoreHasTheFolder) {
   EXPECT_TRUE(absl::IsFailedPrecondition(BatchStore::Open(folder_).status()));
   Open();
+}
+
+// A process that is killed leaves descriptions beside their places, and contents whose descriptions are not there yet
+// or not any more.
+TEST_F(BatchStoreTest, WhatAKilledProcessLeftIsRemoved) {
+  const StoredBatch running = Make(Line("a") + "\n" + Line("b"));
+  ASSERT_TRUE(store_->Answer(*store_->Take(), 200, "r", "{}").ok());
+  const StoredBatch ended = [&] {
+    const StoredBatch batch = Make(Line("c"));
+    for (int i = 0; i < 2; ++i) {  // the other batch has one, too
+      const auto job = store_->Take();
+      if (job->batch == batch.id) EXPECT_TRUE(store_->Answer(*job, 200, "r", "{}").ok());
+    }
+    return *store_->Find(1, batch.id);
+  }();
+  EXPECT_EQ(ended.state, BatchState::kCompleted);
+  // The results of a batch that has ended stay, without a name for clients.
+  ASSERT_TRUE(store_->RemoveFile(1, ended.output).ok());
+  const auto names = [this] {
+    std::set<std::string> out;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) out.insert(entry.path().filename());
+    return out;
+  };
+  Open();
+  std::ofstream(folder_ + "/notes.jsonl.new") << "of somebody else";
+  std::ofstream(folder_ + "/file-notes.jsonl") << "of somebody else";
+  const std::set<std::string> whole = names();
+  const std::string a(24, 'a'), b(24, 'b');
+  for (const std::string& left : {"file-" + a + ".jsonl", "file-" + a + ".json.7-0.new",
+                                  "batch_" + b + ".json.123-45.new", running.input + ".json.7-1.new"}) {
+    std::ofstream(folder_ + "/" + left) << "{";
+  }
+  EXPECT_EQ(names().size(), whole.size() + 4);
+  Open();
+  EXPECT_EQ(names(), whole);
+  EXPECT_EQ(store_->Find(1, running.id)->completed, 1u);
+  EXPECT_EQ(store_->Find(1, ended.id)->completed, 1u);
+  EXPECT_TRUE(store_->Content(1, running.input).ok());
+  EXPECT_TRUE(store_->Take());
+  // Where a description can't be read, its content may be needed again.
+  std::ofstream(folder_ + "/file-" + a + ".jsonl") << Line("d");
+  std::ofstream(folder_ + "/file-" + a + ".json") << "{";
+  Open();
+  EXPECT_EQ(names().size(), whole.size() + 2);
 }
 
 // Only what its client has deleted goes, and one tenant leaves room for the others.

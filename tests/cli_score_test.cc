@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <thread>
 
+#include "fmt/core.h"
 #include "tests/testing/command.h"
 #include "tests/testing/free_port.h"
 
@@ -111,6 +113,65 @@ TEST_F(CliScoreTest, EvalCountsChoicesAndFreeAnswers) {
   const Ended wrong = Gyre({"eval", GYRE_DEMO_MODEL, Path("wrong.jsonl"), "-q"});
   EXPECT_EQ(wrong.code, 1);
   EXPECT_THAT(wrong.text, HasSubstr("wrong.jsonl:1: "));
+}
+
+// 401 is the answer to all of its requests, so it is none of theirs: the command ends, and goes on with the right key.
+TEST_F(CliScoreTest, ABatchEndsWithAKeyThatIsNotTaken) {
+  const auto keys = [this](const std::string& key) {
+    Write("keys", "ann " + key + "\n");
+    std::filesystem::permissions(Path("keys"),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  };
+  keys("some-long-key-of-ann");
+  Process server(
+      {GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--http", "127.0.0.1:0", "-t", "1", "--api-keys", Path("keys")});
+  const auto url = server.WaitFor("listening ", std::chrono::seconds(60));
+  ASSERT_TRUE(url.has_value()) << server.output();
+  constexpr int kRequests = 100;
+  std::string lines;
+  for (int i = 0; i < kRequests; ++i) {
+    lines += fmt::format(
+        R"({{"custom_id":"r{0}","method":"POST","url":"/v1/completions","body":{{"prompt":"Number {0}","max_tokens":8}}}})"
+        "\n",
+        i);
+  }
+  Write("requests.jsonl", lines);
+  const auto words = [&](const std::string& key) {
+    std::vector<std::string> out{GYRE_BINARY, "batch", Path("requests.jsonl"), "-o", Path("out.jsonl"), "--url",
+                                 *url,        "-q",    "--concurrency",        "2"};
+    if (!key.empty()) out.insert(out.end(), {"--api-key", key});
+    return out;
+  };
+  const auto answered = [this] {
+    const std::string text = Read("out.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  for (const char* key : {"", "some-long-key-of-bob"}) {
+    const Ended refused = testing::RunToEnd(words(key));
+    EXPECT_EQ(refused.code, 1) << refused.text;
+    EXPECT_THAT(refused.text, HasSubstr("401"));
+    EXPECT_EQ(Read("out.jsonl"), "");
+  }
+  // A key that is taken back while it runs.
+  Process batch(words("some-long-key-of-ann"));
+  while (answered() < 4 && !batch.Wait(std::chrono::milliseconds(0))) {
+  }
+  keys("another-key-of-ann");
+  server.Kill(SIGHUP);
+  EXPECT_EQ(batch.Wait(std::chrono::seconds(60)), 1) << batch.output();
+  EXPECT_THAT(batch.output(), HasSubstr("401"));
+  EXPECT_GE(answered(), 4);
+  EXPECT_LT(answered(), kRequests);
+  const Ended end = testing::RunToEnd(words("another-key-of-ann"));
+  EXPECT_EQ(end.code, 0) << end.text;
+  std::istringstream in(Read("out.jsonl"));
+  std::set<std::string> ids;
+  for (std::string line; std::getline(in, line);) {
+    const json::value value = json::parse(line);
+    EXPECT_EQ(value.at("response").at("status_code").as_int64(), 200) << line;
+    EXPECT_TRUE(ids.emplace(value.at("custom_id").as_string()).second) << line;
+  }
+  EXPECT_EQ(ids.size(), static_cast<size_t>(kRequests));
 }
 
 // Killed again and again: every request has exactly one answer, and it is the one of an undisturbed run.

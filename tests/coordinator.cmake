@@ -47,7 +47,7 @@ if(GYRE_TESTS)
   set_tests_properties(http_turns_full PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT GYRE_TURNS_FULL=1)
   gyre_tests(http_cluster_tests "engine;tsan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_live_tests engine
-    FILES http_description_test http_grammar_test http_malformed_test http_storm_test http_tool_grammar_test
+    FILES http_description_test http_grammar_reasoning_test http_grammar_test http_malformed_test http_storm_test http_tool_grammar_test
     DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests http_batches_tests http_live_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")

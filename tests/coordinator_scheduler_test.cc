@@ -25,6 +25,26 @@ TEST(SchedulerTest, ALongPromptIsCutAndOnlyItsLastRowIsSampled) {
   EXPECT_EQ(r.Next(), (Shape{{1, 6, 1, true}}));
 }
 
+// Not even where all but the last row came from the prefix cache, as that of a text which goes on after a restart.
+TEST(SchedulerTest, NoRowGoesBeforeItsMaskIsKnown) {
+  Rig r(Small());
+  r.Add(1, Tokens(9));
+  for (int chunk = 0; chunk < 3; ++chunk) {
+    r.Next();
+    r.LandAndAppend();
+  }
+  r.scheduler.Remove(SeqId{1});
+  r.Add(2, {.tokens = Tokens(9), .generated = 1, .max_positions = 60});
+  r.Add(3, Tokens(3, 20));
+  for (const uint64_t id : {2u, 3u}) r.scheduler.AwaitMask(SeqId{id});
+  EXPECT_EQ(r.Next(), Shape{});
+  EXPECT_EQ(r.Next(), Shape{}) << "they are running now";
+  r.scheduler.MaskReady(SeqId{2});
+  EXPECT_EQ(r.Next(), (Shape{{2, 8, 1, true}}));
+  r.scheduler.MaskReady(SeqId{3});
+  EXPECT_EQ(r.Next(), (Shape{{3, 0, 3, true}}));
+}
+
 TEST(SchedulerTest, DecodingSequencesAreDealtIntoGroups) {
   SchedulerOptions o = Small();
   o.decode_groups = 2;

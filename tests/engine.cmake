@@ -4,6 +4,7 @@ if(GYRE_TESTS)
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
           runtime_kv_choice_test engine_speculation_test engine_mtp_test engine_prompts_test engine_score_test
           engine_reattach_test engine_window_test engine_adapter_test engine_speculation_families_test
+          engine_grammar_beside_test
     DEPS gyre_runtime far_device Boost::json)
   # Arithmetic of families, not threads: ThreadSanitizer would find nothing more in them.
   set_tests_properties(engine_speculation_families_test PROPERTIES LABELS engine)

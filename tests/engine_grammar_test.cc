@@ -11,80 +11,17 @@
 #include "coordinator/engine/grammar_guide.h"
 #include "coordinator/engine/mask_numbers.h"
 #include "coordinator/grammar/source.h"
-#include "model/spm.h"
-#include "tests/testing/engine_rig.h"
+#include "tests/testing/grammar_rig.h"
 
 namespace gyre {
 namespace {
 
 using grammar::SourceKind;
 using ::testing::HasSubstr;
+using EngineGrammar = testing::GrammarRig;
 using testing::Outcome;
 using testing::Runner;
 using testing::ScriptedStage;
-
-// Token 0 to 94 are the characters from the space on, but some are longer texts; 95 is a line feed, 96 ends a text.
-std::vector<std::string> Pieces() {
-  std::vector<std::string> pieces;
-  for (int id = 0; id < ScriptedStage::kVocab; ++id) pieces.emplace_back(1, static_cast<char>(' ' + id));
-  pieces[1] = "ab";
-  pieces[3] = "bc";
-  pieces[4] = "true";
-  pieces[5] = "\":";
-  pieces[6] = "{\"";
-  pieces[95] = "\n";
-  pieces[96] = "";
-  return pieces;
-}
-constexpr TokenId kEnd = 96;
-
-// It merges the longer ones, the first of them first.
-std::unique_ptr<Tokenizer> TokenizerOf(const std::vector<std::string>& pieces) {
-  Vocabulary v;
-  for (size_t id = 0; id < pieces.size(); ++id) {
-    const bool longer = pieces[id].size() > 1;
-    v.Add(pieces[id].empty() ? fmt::format("<{}>", id) : pieces[id],
-          pieces[id].empty() ? TokenType::kControl : TokenType::kNormal);
-    v.scores.push_back(longer ? -static_cast<float>(id) : -1000);
-  }
-  v.end_ids = {kEnd};
-  auto made = MakeSpmTokenizer(std::move(v), {.add_space_prefix = false, .meta_space = false});
-  EXPECT_TRUE(made.ok()) << made.status();
-  return *std::move(made);
-}
-
-class EngineGrammar : public testing::EngineRig {
- protected:
-  const std::vector<std::string> pieces_ = Pieces();
-  const std::shared_ptr<const grammar::TokenTrie> trie_ =
-      std::make_shared<grammar::TokenTrie>(pieces_, std::vector<TokenId>{kEnd});
-  const std::unique_ptr<Tokenizer> tokenizer_ = TokenizerOf(pieces_);
-
-  std::shared_ptr<grammar::CompiledGrammar> Compiled(SourceKind kind, const std::string& text, bool jumps = true) {
-    auto read = grammar::ReadSource({.kind = kind, .text = text});
-    EXPECT_TRUE(read.ok()) << read.status();
-    auto compiled =
-        grammar::CompiledGrammar::Make(*std::move(read), trie_, {.jump_ahead = jumps, .tokenizer = tokenizer_.get()});
-    EXPECT_TRUE(compiled.ok()) << compiled.status();
-    return *compiled;
-  }
-  Request Obeys(Request r, SourceKind kind, const std::string& text) {
-    r.grammar = Compiled(kind, text);
-    r.stop_ids = {kEnd};
-    return r;
-  }
-  std::string TextOf(const Outcome& outcome) const {
-    std::string text;
-    for (const TokenId id : outcome.tokens) text += pieces_[static_cast<size_t>(id)];
-    return text;
-  }
-  // Whether the whole text is one of the grammar.
-  bool Takes(SourceKind kind, const std::string& source, const std::string& text) {
-    const auto g = Compiled(kind, source);
-    const auto state = g->Advance(g->start(), text);
-    return state.ok() && !state->dead() && g->MayEnd(*state);
-  }
-};
 
 constexpr char kSchema[] = R"({"type": "object", "properties": {"on": {"type": "boolean"},
     "n": {"type": "integer", "minimum": -20, "maximum": 20}, "s": {"enum": ["abc", "abd", "x"]}},
@@ -108,7 +45,7 @@ TEST_F(EngineGrammar, EveryTextIsOneOfItsGrammar) {
       for (size_t i = 0; i < 9; ++i) {
         EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
         EXPECT_EQ(outcomes[i].reason, FinishReason::kStop) << TextOf(outcomes[i]);
-        EXPECT_EQ(outcomes[i].stop_id, kEnd);
+        EXPECT_EQ(outcomes[i].stop_id, testing::kGrammarEnd);
         const bool schema = i < 8;
         EXPECT_TRUE(Takes(schema ? SourceKind::kJsonSchema : SourceKind::kRegex, schema ? kSchema : "(a|b)?c{2,5}d*e",
                           TextOf(outcomes[i])))
@@ -217,7 +154,7 @@ TEST_F(EngineGrammar, ForcedBytesGoInOneStep) {
     for (uint64_t seed = 1; seed < 4; ++seed) {
       Request r = Hot(100, seed);
       r.grammar = Compiled(SourceKind::kRegex, kPattern, jumps);
-      r.stop_ids = {kEnd};
+      r.stop_ids = {testing::kGrammarEnd};
       runner.Add(std::move(r));
     }
     ForEachFrame(runner, [&](const ScriptedStage::Received& r) {
@@ -267,7 +204,7 @@ TEST_F(EngineGrammar, AMaskIsSentOnce) {
   for (uint64_t seed = 1; seed < 9; ++seed) {
     Request r = Hot(100, seed);
     r.grammar = g;
-    r.stop_ids = {kEnd};
+    r.stop_ids = {testing::kGrammarEnd};
     runner.Add(std::move(r));
   }
   stage_.ServeUntil([&] { return runner.done(); });

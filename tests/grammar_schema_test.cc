@@ -61,6 +61,17 @@ TEST(GrammarSchema, NumbersHaveAnEnd) {
   EXPECT_TRUE(Takes(R"({"maximum": 90})", "-122.419415500000"));
   EXPECT_TRUE(Takes(R"({"minimum": 1})", "123456789012345678.0"));
   EXPECT_TRUE(Takes(R"({"type": "integer"})", "10.00"));
+  // 9076609472394435 is a multiple of 3, and what they make of it is none.
+  for (const char* schema : {R"({"multipleOf": 3})", R"({"multipleOf": 3, "type": "integer"})",
+                             R"({"oneOf": [{"multipleOf": 3.0}, {"type": "string"}]})"}) {
+    EXPECT_FALSE(Takes(schema, "-9076609472394435")) << schema;
+    EXPECT_FALSE(Takes(schema, "-9076609472394435.0")) << schema;
+    EXPECT_TRUE(Takes(schema, "-907660947239442")) << schema;
+  }
+  EXPECT_FALSE(Takes(R"({"not": {"multipleOf": 5}})", "9007199254740996"));
+  EXPECT_FALSE(Takes(R"({"not": {"multipleOf": 0.125}})", "999999999999999.101"));
+  EXPECT_TRUE(Takes(R"({"multipleOf": 3, "minimum": 9007199254740990})", "9007199254740993"));
+  EXPECT_TRUE(Takes(R"({"multipleOf": 1})", "9007199254740993"));
   for (const char* schema :
        {R"({"not": {"const": 1}})", R"({"not": {"type": "integer"}})", R"({"not": {"multipleOf": 1}})",
         R"({"not": {"const": 1}, "minimum": 0.0000000000000000000000001})"}) {

@@ -146,6 +146,55 @@ TEST_F(HttpGrammarTest, ChoicesStreamsAndLogProbabilitiesGoWithIt) {
   EXPECT_THAT(text, ::testing::MatchesRegex("[a-c]{4}"));
 }
 
+// A stop string in the middle of a text that must go on: the answer ends there and is whole, as far as it goes.
+TEST_F(HttpGrammarTest, AStopStringEndsTheAnswerWithinItsForm) {
+  const std::string pattern = R"x("\\{\"colour\": \"(red|blue)\", \"n\": [1-9]{3}\\}")x";
+  const std::string
+      regex = "\"guided_regex\":" + pattern,
+      format = R"("output_config":{"format":{"type":"regex","pattern":)" + pattern + "}}",
+      gbnf =
+          R"x("grammar":"root ::= \"{\\\"colour\\\": \\\"\" (\"red\" | \"blue\") \"\\\", \\\"n\\\": \" [1-9]{3} \"}\"")x";
+  const std::string cut = R"x(\{"colour": "(red|blue))x", stop = R"("\", \"n")";
+  struct Case {
+    const char* path;
+    std::string fields;
+    const char *reason, *expected, *word;
+  };
+  const Case cases[] = {
+      {kChat, regex + R"(,"stop":)" + stop, "/choices/0/finish_reason", "stop", ""},
+      {kText, regex + R"(,"stop":["none",)" + stop + "]", "/choices/0/finish_reason", "stop", ""},
+      {kMessages, format + R"(,"stop_sequences":[)" + stop + "]", "/stop_reason", "stop_sequence", "/stop_sequence"},
+      {kLlama, gbnf + R"(,"stop":[)" + stop + "]", "/stop_type", "word", "/stopping_word"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.path);
+    const HttpAnswer whole = Ask(c.path, c.fields);
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    EXPECT_TRUE(std::regex_match(TextIn(c.path, whole.body), std::regex(cut))) << whole.body;
+    EXPECT_EQ(At(Json(whole.body), c.reason), c.expected);
+    if (*c.word != '\0') EXPECT_EQ(At(Json(whole.body), c.word), "\", \"n");
+    const HttpAnswer stream = Ask(c.path, c.fields + ",\"stream\":true");
+    ASSERT_EQ(stream.status, 200) << stream.body;
+    std::string text, reason;
+    for (const auto& message : http::Events(stream.body)) {
+      if (message.data == "[DONE]") continue;
+      const auto chunk = Json(message.data);
+      for (const char* at : {"/choices/0/delta/content", "/choices/0/text", "/delta/text", "/content"}) {
+        if (const std::string piece = At(chunk, at); piece != "(absent)" && piece != "null") text += piece;
+      }
+      for (const std::string& at : {std::string(c.reason), "/delta" + std::string(c.reason)}) {
+        if (At(chunk, at) == c.expected) reason = c.expected;
+      }
+    }
+    EXPECT_TRUE(std::regex_match(text, std::regex(cut))) << stream.body;
+    EXPECT_EQ(reason, c.expected) << stream.body;
+  }
+  // It is no stop string where it does not stand in the text: the end is the grammar's.
+  const HttpAnswer other = Ask(kMessages, format + R"(,"stop_sequences":["green"])");
+  EXPECT_TRUE(std::regex_match(TextIn(kMessages, other.body), std::regex(cut + R"x(", "n": [1-9]{3}\})x")));
+  EXPECT_EQ(At(Json(other.body), "/stop_reason"), "end_turn");
+}
+
 TEST_F(HttpGrammarTest, WhatCannotBeObeyedIsRefusedByName) {
   struct Case {
     std::string fields;

@@ -8,9 +8,15 @@
 #include <filesystem>
 #include <thread>
 
+#include <boost/json.hpp>
+
+#include "absl/cleanup/cleanup.h"
+#include "fmt/ranges.h"
+#include "runtime/local_target.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/schema_texts.h"
 #include "tests/testing/tiny_hybrid.h"
 
 namespace gyre {
@@ -25,6 +31,7 @@ using ::testing::Not;
 using testing::ProcessesTest;
 using testing::Ring;
 using testing::RunOver;
+using testing::SchemaText;
 
 constexpr int kVocab = 96;
 
@@ -42,17 +49,16 @@ class RestartTest : public ProcessesTest {
   std::string state_;
 };
 
-std::string Body(const Request& r) {
-  std::string ids;
-  for (TokenId id : r.prompt) ids += (ids.empty() ? "" : ",") + std::to_string(id);
-  return fmt::format(
-      R"({{"prompt":[{}],"max_tokens":{},"temperature":0,"stream":true,"ignore_eos":true,"return_token_ids":true}})",
-      ids, r.max_new_tokens);
+// Its body with these further fields.
+std::string Body(const Request& r, const std::string& fields) {
+  return fmt::format(R"({{"prompt":[{}],"max_tokens":{},"temperature":{},"stream":true,"return_token_ids":true,{}}})",
+                     fmt::join(r.prompt, ","), r.max_new_tokens, r.sampling.temperature, fields);
 }
 
 // A stream as a client without any library reads it: the events that came as a whole.
 struct HttpStream {
   std::vector<TokenId> tokens;
+  std::string text, finish;
   std::string last;  // event id
   bool done = false;
   std::string bytes;
@@ -65,12 +71,27 @@ struct HttpStream {
     for (size_t end = 0; (end = bytes.find("\n\n")) != std::string::npos;) {
       const std::string event = bytes.substr(0, end);
       bytes.erase(0, end + 2);
-      const size_t id = event.find("id: "), ids = event.find("\"token_ids\":[");
+      const size_t id = event.find("id: "), data = event.find("data: {");
       if (id != std::string::npos) last = event.substr(id + 4, event.find('\n', id) - id - 4);
-      if (ids != std::string::npos && event[ids + 13] != ']') tokens.push_back(std::atoi(event.c_str() + ids + 13));
+      if (data != std::string::npos) Take(boost::json::parse(event.substr(data + 6)));
       done |= event.find("data: [DONE]") != std::string::npos;
     }
     return true;
+  }
+  void Take(const boost::json::value& chunk) {
+    boost::system::error_code error;
+    const boost::json::value* first = chunk.find_pointer("/choices/0", error);
+    if (first == nullptr) {
+      ADD_FAILURE() << "no chunk of a text: " << chunk;
+      return;
+    }
+    const boost::json::object& choice = first->as_object();
+    text += choice.at("text").as_string();
+    if (const auto* reason = choice.if_contains("finish_reason"); reason != nullptr && reason->is_string())
+      finish = reason->as_string();
+    if (const auto* ids = choice.if_contains("token_ids"); ids != nullptr && ids->is_array()) {
+      for (const auto& token : ids->get_array()) tokens.push_back(boost::json::value_to<TokenId>(token));
+    }
   }
   bool Begin(const std::string& address, const std::string& body, std::unique_ptr<testing::HttpClient>* client) const {
     std::string headers = "Content-Type: application/json\r\n";
@@ -92,7 +113,7 @@ TEST_F(RestartTest, EveryStreamGoesOnAndNoWorkerLoadsAgain) {
   // Longer, so that it still runs when the process is killed.
   Request asked = Ask(2, kVocab, 4000);
   asked.sampling.temperature = 0;
-  const std::string body = Body(asked);
+  const std::string body = Body(asked, R"("ignore_eos":true)");
   HttpStream http;
   std::unique_ptr<testing::HttpClient> client;
   for (int restart = 0; restart < (testing::kSanitized ? 1 : 2); ++restart) {
@@ -211,6 +232,85 @@ TEST_P(RestartWithCacheTest, ThePagesOfTheWorkersAreUsedAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Models, RestartWithCacheTest, ::testing::Values("llama", "gemma3", "qwen35"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The process is killed in the middle of answers under a schema, wherever they are: within a value, or between tokens
+// that must come. Each is whole and valid, and that of one process; also where the context is too small for it.
+class RestartWithSchemaTest : public RestartTest, public ::testing::WithParamInterface<uint32_t> {};
+
+TEST_P(RestartWithSchemaTest, EachAnswerIsWholeAndValid) {
+  const std::string model = GYRE_DEMO_MODEL;
+  RuntimeOptions options = testing::OneProcess(model);
+  std::vector<std::string> flags = {"--no-local", "--min-workers", "2", "--state", state_, "--http", "127.0.0.1:0"};
+  if (options.ctx = GetParam(); options.ctx > 0) {
+    options.context_shift = true;
+    flags.insert(flags.end(), {"--ctx", std::to_string(options.ctx), "--context-shift"});
+  }
+  auto alone = Runtime::Open(options);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const auto here = MakeLocalTarget(*std::move(alone), "test");
+  constexpr size_t kTexts = 4;
+  std::vector<Request> requests;
+  std::vector<SchemaText> expected(kTexts), came(kTexts);
+  for (size_t i = 0; i < kTexts; ++i) {
+    requests.push_back(testing::AskForList(*here, 20 + i));
+    expected[i] = testing::RunForText(*here, requests[i]);
+    ASSERT_TRUE(testing::IsAList(expected[i]));
+    EXPECT_EQ(expected[i].usage.context_shifts > 0, options.context_shift);
+  }
+  Ring ring(model, flags);
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  ClusterAddress address = ring.at();
+  address.reconnect = seconds(30);
+  HttpStream http;
+  std::unique_ptr<testing::HttpClient> client;
+  const std::string body =
+      Body(requests[0], fmt::format(R"("seed":{},"guided_json":{})", requests[0].sampling.seed, testing::kListSchema));
+  for (int restart = 0; restart < (testing::kSanitized ? 1 : 3); ++restart) {
+    SCOPED_TRACE(restart);
+    std::atomic<size_t> begun{0};
+    std::vector<std::thread> askers;
+    const auto join = [&askers] {
+      for (std::thread& asker : askers) asker.join();
+      askers.clear();
+    };
+    const absl::Cleanup ended = join;
+    for (size_t i = 0; i < kTexts; ++i) {
+      askers.emplace_back([&, i] {
+        const auto there = OpenRemote(address);
+        ASSERT_TRUE(there.ok()) << there.status();
+        // So that they are in different places when the process is killed.
+        const size_t until = 5 + 9 * i + 4 * static_cast<size_t>(restart);
+        came[i] = testing::RunForText(**there, requests[i], [&](size_t tokens) { begun += tokens == until ? 1 : 0; });
+      });
+    }
+    http = {};
+    ASSERT_TRUE(http.Begin(ring.http(), body, &client));
+    while (http.tokens.size() < 30) ASSERT_TRUE(http.Read(client.get())) << ring.serve().output();
+    while (begun < kTexts) std::this_thread::sleep_for(milliseconds(1));
+    ring.Restart();
+    while (http.Read(client.get())) {
+    }
+    http.bytes.clear();
+    EXPECT_FALSE(http.done);
+    ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
+    ASSERT_TRUE(http.Begin(ring.http(), body, &client));
+    while (!http.done) ASSERT_TRUE(http.Read(client.get())) << http.bytes << ring.serve().output();
+    join();
+    for (size_t i = 0; i < kTexts; ++i) {
+      EXPECT_EQ(came[i].tokens, expected[i].tokens) << "text " << i;
+      EXPECT_TRUE(testing::IsAList(came[i])) << "text " << i;
+      EXPECT_EQ(came[i].usage.context_shifts, expected[i].usage.context_shifts);
+    }
+    EXPECT_EQ(http.text, expected[0].text);
+    EXPECT_EQ(http.finish, "stop");
+    EXPECT_TRUE(testing::IsAList(http.text));
+  }
+  EXPECT_EQ(FetchStatus(ring.at())->failed(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Contexts, RestartWithSchemaTest, ::testing::Values(0, 48),
+                         [](const auto& info) { return info.param > 0 ? "Shifted" : "Whole"; });
 
 // The client has sent its request, and knows nothing of what became of it.
 TEST_F(RestartTest, ARequestThatTheOldProcessNeverAnsweredIsAskedAgain) {

@@ -1,11 +1,16 @@
 // Two coordinators and a real etcd: the one that leads is killed, and the other one goes on with its texts.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "coordinator/engine/request_codec.h"
 #include "coordinator/state/etcd_client.h"
@@ -38,10 +43,13 @@ class StandbyTest : public ProcessesTest {
     ASSERT_TRUE(etcd_->Serves()) << etcd_->output();
   }
   // Its address is in `at`.
-  std::unique_ptr<Process> Coordinator(std::string* at, const std::string& address = "127.0.0.1:0") {
-    auto out = std::make_unique<Process>(
-        std::vector<std::string>{GYRE_BINARY, "serve", model_.path(), "--cluster", address, "--standby", etcd_->url(),
-                                 "--kv-type", "f32", "--block-size", "4", "--chunk", "8", "-t", "1", "--lease", "2"});
+  std::unique_ptr<Process> Coordinator(std::string* at, const std::string& address = "127.0.0.1:0",
+                                       const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> command{GYRE_BINARY,  "serve",     model_.path(), "--cluster",    address, "--standby",
+                                     etcd_->url(), "--kv-type", "f32",         "--block-size", "4",     "--chunk",
+                                     "8",          "-t",        "1",           "--lease",      "2"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    auto out = std::make_unique<Process>(std::move(command));
     *at = out->WaitFor("standing by at ").value_or("");
     EXPECT_NE(*at, "") << out->output();
     return out;
@@ -109,6 +117,120 @@ TEST_F(StandbyTest, TheOtherOneTakesOverAndEveryTextGoesOn) {
   EXPECT_THAT(w2->output(), HasSubstr("joined " + b));
   if (!testing::kSanitized) EXPECT_LE(longest, 5000) << "ms without a token";
   RecordProperty("longest_gap_ms", std::to_string(longest));
+}
+
+// Both have one folder of batches: the one that leads has it, and who takes over goes on with them.
+class StandbyBatchesTest : public StandbyTest {
+ protected:
+  StandbyBatchesTest() {
+    char name[] = "/tmp/gyre-standby-batches-XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  ~StandbyBatchesTest() override { std::filesystem::remove_all(folder_); }
+  std::unique_ptr<Process> Coordinator() {
+    std::string at;
+    return StandbyTest::Coordinator(&at, "127.0.0.1:0", {"--http", "127.0.0.1:0", "--batches", folder_});
+  }
+  // Its answer, once it has the route.
+  static boost::json::value Call(Process& leader, const std::string& method, const std::string& path,
+                                 const std::string& type = "", const std::string& body = "") {
+    const std::string http = leader.WaitFor("listening http://").value_or("");
+    testing::HttpAnswer answer;
+    for (int i = 0; i < 1000; ++i) {
+      testing::HttpClient client(http);
+      client.Request(method, path, type.empty() ? "" : "Content-Type: " + type + "\r\n", body);
+      answer = client.Answer();
+      if (answer.status != 503) break;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    EXPECT_EQ(answer.status, 200) << method << " " << path << ": " << answer.body;
+    return answer.status == 200 ? boost::json::parse(answer.body) : boost::json::value();
+  }
+  // The id of a batch of so many requests.
+  static std::string Begin(Process& leader, int requests) {
+    std::string lines;
+    for (int i = 0; i < requests; ++i) {
+      lines += fmt::format(
+          R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions","body":{{"prompt":[3,4,{}],"max_tokens":40}}}})"
+          "\n",
+          i, 5 + i % 50);
+    }
+    const std::string form =
+        "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
+        "Content-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n" +
+        lines + "\r\n--xyz--\r\n";
+    const auto file = Call(leader, "POST", "/v1/files", "multipart/form-data; boundary=xyz", form);
+    const boost::json::object batch{
+        {"input_file_id", file.at("id")}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
+    return std::string(
+        Call(leader, "POST", "/v1/batches", "application/json", boost::json::serialize(batch)).at("id").as_string());
+  }
+  static int64_t Completed(const boost::json::value& batch) {
+    return batch.at("request_counts").at("completed").as_int64();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(StandbyBatchesTest, WhoTakesOverGoesOnWithThem) {
+  constexpr int kRequests = 300;
+  const auto first = Coordinator();
+  ASSERT_TRUE(first->WaitFor("this coordinator leads").has_value()) << first->output();
+  const auto second = Coordinator();
+  ASSERT_TRUE(second->WaitFor("standing by, the leader is ").has_value()) << second->output();
+  const std::string id = Begin(*first, kRequests), path = "/v1/batches/" + id;
+  while (Completed(Call(*first, "GET", path)) < 5) std::this_thread::sleep_for(milliseconds(2));
+  first->Kill(SIGKILL);
+  boost::json::value batch = Call(*second, "GET", path);
+  EXPECT_THAT(second->output(), HasSubstr(id + " goes on: "));
+  for (int i = 0; i < 6000 && batch.at("status") != "completed"; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+    batch = Call(*second, "GET", path);
+  }
+  EXPECT_EQ(Completed(batch), kRequests) << batch;
+  const std::string results = "/v1/files/" + std::string(batch.at("output_file_id").as_string());
+  std::ifstream in(folder_ + "/" + std::string(batch.at("output_file_id").as_string()) + ".jsonl");
+  std::set<std::string> ids;
+  for (std::string line; std::getline(in, line);) {
+    EXPECT_TRUE(ids.emplace(boost::json::parse(line).at("custom_id").as_string()).second) << line;
+  }
+  EXPECT_EQ(ids.size(), static_cast<size_t>(kRequests));
+  Call(*second, "GET", results);
+}
+
+// A leader that stands still holds the folder: who takes over serves all the same. When the first goes on it writes
+// nothing more there, and it gives the folder back.
+TEST_F(StandbyBatchesTest, AFrozenLeaderKeepsThemToItself) {
+  const auto first = Coordinator();
+  ASSERT_TRUE(first->WaitFor("this coordinator leads").has_value()) << first->output();
+  const std::string path = "/v1/batches/" + Begin(*first, 2000);
+  while (Completed(Call(*first, "GET", path)) < 5) std::this_thread::sleep_for(milliseconds(2));
+  const auto second = Coordinator();
+  ASSERT_TRUE(second->WaitFor("standing by, the leader is ").has_value()) << second->output();
+  first->Kill(SIGSTOP);
+  ASSERT_TRUE(second->WaitFor("this coordinator serves without them", seconds(60)).has_value()) << second->output();
+  const std::string http = second->WaitFor("listening http://").value_or("");
+  testing::HttpAnswer answer;
+  for (int i = 0; i < 1000 && answer.status != 404; ++i) {
+    testing::HttpClient client(http);
+    client.Request("GET", path);
+    answer = client.Answer();
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(answer.status, 404) << answer.body;
+  first->Kill(SIGCONT);
+  // As a new process it stands by, without the folder.
+  for (int i = 0; i < 3000 && first->output().rfind("standing by, the leader is ") == std::string::npos; ++i)
+    std::this_thread::sleep_for(milliseconds(10));
+  const std::string lock = folder_ + "/lock";
+  bool free = false;
+  for (int i = 0; i < 1000 && !free; ++i) {
+    const int fd = open(lock.c_str(), O_RDWR | O_CLOEXEC);
+    free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    if (!free) std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_TRUE(free) << first->output();
 }
 
 TEST_F(StandbyTest, AFrozenLeaderFindsItselfReplacedAndStandsBy) {

@@ -12,7 +12,8 @@ namespace gyre {
 // The settings for the next token. Where the text may not end yet, the ids that would end it are banned.
 const SamplingParams& Engine::Impl::SamplingOf(Sequence& s, uint32_t generated, bool only_ends) const {
   const Request& r = s.request;
-  if (generated >= r.min_new_tokens || r.ignore_end || only_ends) return r.sampling;
+  const bool may_end = guide_.MayEnd(s.id) && generated >= r.min_new_tokens;
+  if (may_end || r.ignore_end || only_ends) return r.sampling;
   if (!s.endless_sampling) {
     SamplingParams& params = s.endless_sampling.emplace(r.sampling);
     std::vector<TokenId> ends = r.stop_ids;

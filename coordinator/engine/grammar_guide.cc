@@ -30,7 +30,7 @@ Status GrammarGuide::Begin(SeqId seq, const Request& request, std::span<const To
   std::string content;
   size_t at = 0;
   while (text.reasoning && at < generated.size()) EndReasoning(generated[at++], &text, &content);
-  if (text.reasoning && text.open_token < 0) return absl::OkStatus();  // any id may come
+  if (text.reasoning && text.open_token < 0) return Reason(seq, &text);
   return Find(seq, &text, std::move(content), {generated.begin() + static_cast<std::ptrdiff_t>(at), generated.end()});
 }
 
@@ -70,7 +70,7 @@ Status GrammarGuide::Advance(SeqId seq, TokenId token) {
   if (text.reasoning) {
     std::string content;
     EndReasoning(token, &text, &content);
-    return text.reasoning ? absl::OkStatus() : Find(seq, &text, std::move(content), {});
+    return text.reasoning ? Reason(seq, &text) : Find(seq, &text, std::move(content), {});
   }
   const auto next = text.grammar->CachedAdvance(text.state, token);
   if (!next) return Find(seq, &text, {}, {token});
@@ -79,8 +79,33 @@ Status GrammarGuide::Advance(SeqId seq, TokenId token) {
   return text.mask == nullptr ? Find(seq, &text, {}, {}) : absl::OkStatus();
 }
 
-// Finds the state behind further bytes and tokens, and its mask, on another thread.
+// In reasoning any id may come, but none that ends it and has an answer behind its end that is no beginning of the
+// grammar.
+Status GrammarGuide::Reason(SeqId seq, Text* text) {
+  const std::string_view marker = text->reasoning->to_end();
+  if (!text->grammar->MayPass(marker)) return absl::OkStatus();
+  return Search(seq, text, [g = text->grammar, at = text->state, marker = std::string(marker)]() -> StatusOr<Found> {
+    GYRE_ASSIGN_OR_RETURN(auto mask, g->MaskBefore(marker, AnswerSplitter::kSpace));
+    return Found{.state = at, .mask = std::move(mask)};
+  });
+}
+
+// Finds the state behind further bytes and tokens, and its mask.
 Status GrammarGuide::Find(SeqId seq, Text* text, std::string bytes, std::vector<TokenId> tokens) {
+  return Search(seq, text,
+                [g = text->grammar, from = text->state, bytes = std::move(bytes), tokens = std::move(tokens),
+                 opens = text->open_token]() -> StatusOr<Found> {
+                  GYRE_ASSIGN_OR_RETURN(grammar::GrammarState state, g->Advance(from, bytes));
+                  for (const TokenId token : tokens) {
+                    GYRE_ASSIGN_OR_RETURN(state, g->Advance(state, token));
+                  }
+                  GYRE_ASSIGN_OR_RETURN(auto mask, g->Mask(state));
+                  return Found{.state = state, .mask = opens < 0 ? std::move(mask) : WithToken(*mask, opens)};
+                });
+}
+
+// Finds the next state and mask on another thread.
+Status GrammarGuide::Search(SeqId seq, Text* text, std::function<StatusOr<Found>()> find) {
   text->awaits = true;
   try {
     if (!makers_) makers_.emplace("masks", "masks are to be made", WorkPool::Limits{.threads = 2});
@@ -88,15 +113,6 @@ Status GrammarGuide::Find(SeqId seq, Text* text, std::string bytes, std::vector<
     return ResourceExhausted("no thread for the grammar's masks: {}", e.what());
   }
   const std::shared_ptr<grammar::CompiledGrammar> g = text->grammar;
-  auto find = [g, from = text->state, bytes = std::move(bytes), tokens = std::move(tokens),
-               opens = text->open_token]() -> StatusOr<Found> {
-    GYRE_ASSIGN_OR_RETURN(grammar::GrammarState state, g->Advance(from, bytes));
-    for (const TokenId token : tokens) {
-      GYRE_ASSIGN_OR_RETURN(state, g->Advance(state, token));
-    }
-    GYRE_ASSIGN_OR_RETURN(auto mask, g->Mask(state));
-    return Found{.state = state, .mask = opens < 0 ? std::move(mask) : WithToken(*mask, opens)};
-  };
   return Post(g.get(), [this, seq, g, find = std::move(find), began = Clock::now()] {
     StatusOr<Found> found = Internal("it was not looked for");
     try {
@@ -159,6 +175,11 @@ GrammarGuide::Mask GrammarGuide::MaskOf(SeqId seq) const {
 std::span<const uint64_t> GrammarGuide::WordsOf(SeqId seq) const {
   const Mask mask = MaskOf(seq);
   return mask == nullptr ? std::span<const uint64_t>() : std::span(mask->words);
+}
+
+bool GrammarGuide::MayEnd(SeqId seq) const {
+  const Text* text = TextOf(seq);
+  return text == nullptr || !text->reasoning || text->open_token >= 0 || text->grammar->takes_nothing();
 }
 
 bool GrammarGuide::OnlyEnds(SeqId seq) const {

@@ -56,6 +56,8 @@ class GrammarGuide {
   Mask MaskOf(SeqId seq) const;
   // The same as words; none: any id.
   std::span<const uint64_t> WordsOf(SeqId seq) const;
+  // Whether the text may end here as far as its grammar has not begun: thoughts without an answer obey none.
+  bool MayEnd(SeqId seq) const;
   // Whether nothing but an end may come.
   bool OnlyEnds(SeqId seq) const;
   // The id that must come, and needs no answer; -1: there is none.
@@ -93,7 +95,9 @@ class GrammarGuide {
 
   void BeginReasoning(const Request& request, Text* text) const;
   void EndReasoning(TokenId token, Text* text, std::string* content) const;
+  Status Reason(SeqId seq, Text* text);
   Status Find(SeqId seq, Text* text, std::string bytes, std::vector<TokenId> tokens);
+  Status Search(SeqId seq, Text* text, std::function<StatusOr<Found>()> find);
   Status Post(const grammar::CompiledGrammar* grammar, std::function<void()> search);
   void OnSearched(const grammar::CompiledGrammar* grammar);
   void OnFound(SeqId seq, const StatusOr<Found>& found, Duration took);

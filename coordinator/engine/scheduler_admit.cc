@@ -111,11 +111,12 @@ bool Scheduler::Rep::Admit(Sequence* s, Draft* draft) {
   }
   if (!s->needs_step()) {
     // All but its last row came from the prefix cache: it is no prompt any more, and the decode rows are dealt already.
-    if (s->decoding() && PromptRoom(*draft) > 0) LaunchPrefill(s, draft);
+    // A row before its mask is known would be drawn from any ids.
+    if (s->decoding() && s->launchable() && PromptRoom(*draft) > 0) LaunchPrefill(s, draft);
     return true;
   }
   // Beside others it gets no row: the next step is its own.
-  if (draft->rows() > 0 || (s->needs_ring() && !flights.empty())) return true;
+  if (!s->launchable() || draft->rows() > 0 || (s->needs_ring() && !flights.empty())) return true;
   LaunchPrefill(s, draft);
   draft->alone = true;
   return false;

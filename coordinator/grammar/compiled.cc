@@ -23,6 +23,7 @@ CompiledGrammar::CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTri
 StatusOr<std::shared_ptr<CompiledGrammar>> CompiledGrammar::Make(Grammar grammar, std::shared_ptr<const TokenTrie> trie,
                                                                  const CompileOptions& options) {
   std::shared_ptr<CompiledGrammar> made(new CompiledGrammar(std::move(grammar), std::move(trie), options));
+  made->takes_nothing_ = made->parser_.Accepts(made->start_);
   GYRE_RETURN_IF_ERROR(made->parser_.budget().status());
   if (made->trie_ != nullptr) {
     const StatusOr<std::shared_ptr<const TokenMask>> first = made->Mask(made->start());
@@ -103,6 +104,30 @@ StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::Mask(GrammarState st
                       return (mask->words[static_cast<size_t>(end) / 64] >> static_cast<size_t>(end) % 64 & 1) != 0;
                     });
   Keep(state.id, mask);
+  return std::shared_ptr<const TokenMask>(std::move(mask));
+}
+
+bool CompiledGrammar::MayPass(std::string_view marker) const {
+  if (trie_ == nullptr || marker.empty()) return false;
+  const uint32_t node = trie_->Find(marker);
+  return node != 0 && trie_->nodes()[node].end > node + 1;
+}
+
+StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::MaskBefore(std::string_view marker,
+                                                                       std::string_view space) {
+  auto mask = std::make_shared<TokenMask>();
+  mask->words.assign(trie_->words(), ~uint64_t{0});
+  if (const auto used = static_cast<size_t>(trie_->size()) % 64; used != 0)
+    mask->words.back() = (uint64_t{1} << used) - 1;
+  for (const TokenId token :
+       MayPass(marker) ? trie_->nodes().Tokens(trie_->Find(marker)) : std::span<const TokenId>()) {
+    const std::string_view behind = std::string_view(trie_->piece(token)).substr(marker.size());
+    const size_t begin = behind.find_first_not_of(space);
+    if (begin == std::string_view::npos) continue;
+    GYRE_ASSIGN_OR_RETURN(const GrammarState state, Advance(start(), behind.substr(begin)));
+    if (state.dead()) trie_->Unmark(token, &mask->words);
+  }
+  for (const uint64_t word : mask->words) mask->allowed += static_cast<size_t>(__builtin_popcountll(word));
   return std::shared_ptr<const TokenMask>(std::move(mask));
 }
 

@@ -56,6 +56,7 @@ class CompiledGrammar {
 
   GrammarState start() const { return {start_}; }
   bool jumps_ahead() const { return options_.jump_ahead; }
+  bool takes_nothing() const { return takes_nothing_; }  // whether a text may be empty
 
   // The state behind a token; dead() if the mask of the state forbids it. A pure function of both. kResourceExhausted:
   // a bound is passed.
@@ -67,6 +68,12 @@ class CompiledGrammar {
   // The ids that may come next; where a token is forced, it alone. kResourceExhausted: a bound is passed;
   // kFailedPrecondition: the vocabulary has no token for what must come, or the state is dead or ended.
   StatusOr<std::shared_ptr<const TokenMask>> Mask(GrammarState state);
+  // For a text before this grammar's, which begins behind the bytes `marker`: whether an id completes them and goes on
+  // behind them. Never waits.
+  bool MayPass(std::string_view marker) const;
+  // All ids but those that do so with bytes behind `space` with which no text of the grammar begins. Errors: as
+  // Advance.
+  StatusOr<std::shared_ptr<const TokenMask>> MaskBefore(std::string_view marker, std::string_view space);
 
   // What is known already; else nothing.
   std::optional<GrammarState> CachedAdvance(GrammarState state, TokenId token);
@@ -93,6 +100,7 @@ class CompiledGrammar {
   MaskMaker masks_;
   std::optional<ForcedTokens> forced_;
   uint32_t start_;
+  bool takes_nothing_ = false;
 
   struct Kept {
     std::shared_ptr<const TokenMask> mask;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kMostSpace = 16, kMostLineFeeds = 2;
 constexpr uint32_t kMostWhole = 20, kMostFraction = 17;  // digits
+constexpr uint32_t kPrecise = 15;                        // digits of a number that a double tells from all others
 
 // White space: so many characters, so many line feeds among them.
 class Space : public Lazy {
@@ -282,11 +283,11 @@ ExprId JsonText::PointAnd(ExprId digit, uint32_t most) {
 
 // Numbers without sign that a double tells from others: a fraction has so many digits that there are 15 in all, or as
 // many as the limits have. Otherwise 1.00000000000000001 were above 1 here, and equal to it for who reads it.
-ExprId JsonText::Precise(uint32_t most_whole, uint32_t fraction_of_limits) {
-  constexpr uint32_t kPrecise = 15;
+// REQUIRES: most_whole >= kPrecise.
+ExprId JsonText::Precise(uint32_t most_whole, uint32_t whole_of_limits, uint32_t fraction_of_limits) {
   const ExprId digit = Digits('0', '9'), zeros = PointAnd(e_.Text("0"), kMostFraction);
   const auto fraction = [&](uint32_t whole) {
-    const uint32_t most = std::max(kPrecise - whole, fraction_of_limits);
+    const uint32_t most = std::max(kPrecise - whole, whole <= whole_of_limits ? fraction_of_limits : 0);
     return most > 0 ? PointAnd(digit, most) : zeros;
   };
   ExprId behind = e_.Concat(e_.Repeat(digit, 0, most_whole - kPrecise), fraction(kPrecise));
@@ -295,19 +296,24 @@ ExprId JsonText::Precise(uint32_t most_whole, uint32_t fraction_of_limits) {
 }
 
 // A small model that may write one digit more writes digits for ever. So a number has as many as 64 bits and a double
-// need, and as many as the limits themselves have.
+// need, and as many as the limits themselves have. Of multiples an integer, too, has only digits that a double keeps:
+// 9007199254740993 is a multiple of 3, and what a double makes of it is none.
 StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
-  size_t most_whole = kMostWhole;
+  size_t whole_of_limits = 0;
   size_t fraction_of_limits = 0;
   const auto needs = [&](const Decimal& d) {
-    most_whole = std::max(most_whole, d.Whole().size() + 1);
+    whole_of_limits = std::max(whole_of_limits, d.Whole().size());
     fraction_of_limits = std::max(fraction_of_limits, d.Fraction().size());
   };
   if (limits.low) needs(limits.low->value);
   if (limits.high) needs(limits.high->value);
   for (const Decimal& m : limits.multiples) needs(m);
   for (const Decimal& m : limits.no_multiples) needs(m);
-  const auto whole_digits = static_cast<uint32_t>(most_whole);
+  const auto rounded = [one = Decimal::Read("1")](const Decimal& m) { return m != *one; };
+  const bool of_multiples = std::any_of(limits.multiples.begin(), limits.multiples.end(), rounded) ||
+                            std::any_of(limits.no_multiples.begin(), limits.no_multiples.end(), rounded);
+  const auto whole_digits =
+      static_cast<uint32_t>(std::max<size_t>(of_multiples ? kPrecise : kMostWhole, whole_of_limits + 1));
   const auto fraction_digits = static_cast<uint32_t>(std::max<size_t>(kMostFraction, fraction_of_limits + 1));
   const ExprId minus = e_.Text("-"), whole = Whole(whole_digits);
   // An exponent of three digits would soon be more than a double holds.
@@ -315,7 +321,8 @@ StatusOr<ExprId> JsonText::Number(const NumberLimits& limits) {
     return e_.Concat(
         {e_.Optional(minus), whole, PointAnd(Digits('0', '9'), fraction_digits), Match("([eE][+-]?\\d{1,2})?")});
   }
-  const ExprId any = Precise(whole_digits, static_cast<uint32_t>(fraction_of_limits));
+  const ExprId any =
+      Precise(whole_digits, static_cast<uint32_t>(whole_of_limits), static_cast<uint32_t>(fraction_of_limits));
   const ExprId zero = e_.Concat(e_.Text("0"), PointAnd(e_.Text("0"), fraction_digits));
   const ExprId integer =
       e_.Concat({e_.Optional(minus), whole, limits.no_point ? kEpsilon : PointAnd(e_.Text("0"), kMostZeros)});

@@ -61,7 +61,7 @@ class JsonText {
  private:
   ExprId Digits(char first, char last);
   ExprId Whole(uint32_t most);
-  ExprId Precise(uint32_t most_whole, uint32_t fraction_of_limits);
+  ExprId Precise(uint32_t most_whole, uint32_t whole_of_limits, uint32_t fraction_of_limits);
   ExprId PointAnd(ExprId digit, uint32_t most);  // of a fraction, or nothing
   ExprId AtLeast(const Decimal& size, bool exclusive);
   ExprId AtMost(const Decimal& size, bool exclusive);
