@@ -36,6 +36,7 @@ struct RowRequest {
   bool operator==(const RowRequest&) const = default;
 };
 inline constexpr uint32_t kMaxTopK = 1024;
+inline constexpr uint32_t kMaxAdapters = 256;  // of a model
 // Masks that a last stage keeps: 20 MB with 152,000 ids.
 inline constexpr uint32_t kMaxMasks = 1024;
 

@@ -136,6 +136,7 @@ class ModelBench {
   }
 
   StatusOr<std::vector<Result>> Run() {
+    GYRE_RETURN_IF_ERROR(UseOneAdapter(&ring_options_));
     LoadingBar bar(ring_options_.quiet);
     ring_options_.on_load = bar.callback();
     auto opened = Runtime::Open(ring_options_);

@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -137,10 +138,15 @@ static void AddLoraFlag(CLI::App* app, OpenOptions* o) {
            for (const std::string& text : given) {
              const size_t equals = text.find('=');
              const bool named = equals != std::string::npos && text.find('/') > equals;
-             AdapterFile file{.name = named ? text.substr(0, equals) : std::filesystem::path(text).stem().string(),
+             AdapterFile file{.name = named ? text.substr(0, equals) : "",
                               .path = named ? text.substr(equals + 1) : text};
-             if (file.name.empty() || file.path.empty())
-               throw CLI::ValidationError("--lora", text + ": expected FILE or NAME=FILE");
+             while (file.path.size() > 1 && file.path.ends_with('/')) file.path.pop_back();
+             const std::filesystem::path path(file.path);
+             if (!named) file.name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
+             const bool printable = std::ranges::all_of(file.name, [](char c) { return c > ' ' && c <= '~'; });
+             if (file.path.empty() || file.name.empty() || !printable)
+               throw CLI::ValidationError("--lora",
+                                          text + ": expected FILE or NAME=FILE, with a name of printable ASCII");
              for (const AdapterFile& other : o->adapters) {
                if (other.name == file.name)
                  throw CLI::ValidationError("--lora", "two adapters have the name " + file.name);

@@ -25,12 +25,14 @@ namespace {
 Status Merge(const std::string& in, const ConvertOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(in));
   GYRE_ASSIGN_OR_RETURN(const auto adapter, Adapter::Open("", options.merged, model->spec(), true));
+  std::vector<MadeTensor::Bytes> made;
+  GYRE_ASSIGN_OR_RETURN(auto additions, adapter->Additions(model->tensors(), model->spec(), &made));
   Progress progress("merging", options.quiet);
   const InterruptGuard guard(kExitInterrupted);
   InterruptGuard::Begin();
   QuantizeOptions q{.type = "",
                     .threads = DefaultThreads(),
-                    .merged = adapter,
+                    .additions = std::move(additions),
                     .requantize = true,
                     .overwrite = options.force,
                     .sources = SourceFiles(options.folder),

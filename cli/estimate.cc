@@ -94,7 +94,8 @@ struct Found {
 StatusOr<uint64_t> DraftBytes(const EstimateOptions& options, uint64_t tokens) {
   if (options.draft_model.empty()) return 0;
   GYRE_ASSIGN_OR_RETURN(const std::string path, LocateModel(options.draft_model, options.source));
-  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(path, options.open));
+  const ModelOptions drafter{.model = path, .open = options.open};
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(path, drafter.ForOpeningDrafter()));
   return DraftModelBytes(*model, tokens);
 }
 

@@ -137,7 +137,7 @@ constexpr ForeignFlag kFlags[] = {
      "Gyre reads one model file, as it is", true},
     {"", "--lora-modules", Value::kOne, "--lora", ""},
     {"", "--enable-lora", Value::kNone, "", "--lora NAME=FILE needs no further switch"},
-    {"", "--max-loras --max-lora-rank --max-cpu-loras", Value::kOne, "", "adapters of any number and rank fit"},
+    {"", "--max-loras --max-lora-rank --max-cpu-loras", Value::kOne, "", "up to 256 adapters of any rank fit"},
     {"", "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --hf-overrides", Value::kOne,
      "", "positions are scaled as the model's file says", true},
     // Context, KV cache, steps.

@@ -100,6 +100,7 @@ Status ImatrixCommand(const ImatrixOptions& o) {
   RuntimeOptions ring = o.ring;
   ring.ctx = o.chunk + 1;
   ring.no_prefix_cache = true;
+  GYRE_RETURN_IF_ERROR(UseOneAdapter(&ring));
   LoadingBar bar(ring.quiet);
   ring.on_load = bar.callback();
   auto opened = Runtime::Open(ring);

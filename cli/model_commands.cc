@@ -156,14 +156,15 @@ Action AddImatrix(CLI::App* app) {
 
 Action AddConvert(CLI::App* app) {
   auto o = std::make_shared<ConvertOptions>();
-  app->add_option("DIR", o->folder, "the folder, with config.json, *.safetensors and tokenizer.json")
+  app->add_option("DIR", o->folder,
+                  "the folder, with config.json, *.safetensors and tokenizer.json; with --merge also a GGUF file")
       ->required()
       ->type_name("FOLDER");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
   app->add_option(
          "--merge", o->merged,
-         "add a LoRA adapter to the weights: a GGUF file or a folder of PEFT. DIR may then be a GGUF file, too, "
-         "whose types stay; what is quantized is quantized again")
+         "add a LoRA adapter to the weights: a GGUF file or a folder of PEFT. Each tensor keeps its type; what is "
+         "quantized is quantized again")
       ->type_name("ADAPTER");
   AddQuietFlag(app, &o->quiet);
   app->add_flag("--force", o->force, "overwrite OUT if it exists; a file of DIR is never overwritten");

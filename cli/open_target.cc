@@ -27,6 +27,16 @@ Status CheckFlags(const GenerateOptions& options, const TargetFacts& target) {
   return AsUsage(options.sampling.Validate(target.vocab));
 }
 
+Status UseOneAdapter(RuntimeOptions* options) {
+  const size_t adapters = options->open.adapters.size();
+  if (adapters > 1) {
+    return UsageError(
+        "--lora: {} adapters, and a text here has one; `gyre serve` takes several, of which requests choose", adapters);
+  }
+  options->adapts_all = true;
+  return absl::OkStatus();
+}
+
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   if (!options.cluster.empty()) {
     GYRE_ASSIGN_OR_RETURN(ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
@@ -42,13 +52,7 @@ StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   if (!here.draft_model.empty()) {
     GYRE_ASSIGN_OR_RETURN(here.draft_model, LocateModel(here.draft_model, source));
   }
-  if (here.open.adapters.size() > 1) {
-    return AsUsage(
-        InvalidArgument("--lora: {} adapters, and a text here has one; `gyre serve` takes several, of which "
-                        "requests choose",
-                        here.open.adapters.size()));
-  }
-  here.adapts_all = true;
+  GYRE_RETURN_IF_ERROR(UseOneAdapter(&here));
   LoadingBar bar(options.quiet);
   here.on_load = bar.callback();
   auto runtime = Runtime::Open(here);

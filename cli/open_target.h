@@ -26,6 +26,8 @@ struct TargetOptions : RuntimeOptions {
 StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity);
 // Usage error: the target refuses what the flags ask for.
 Status CheckFlags(const GenerateOptions& options, const TargetFacts& target);
+// All texts of a process that opens a model itself have its adapter. Usage error: there are several.
+Status UseOneAdapter(RuntimeOptions* options);
 // Opens the target. Unless `quiet`, a bar on stderr shows the progress of loading.
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
 

@@ -1,4 +1,5 @@
 // gyre serve: a server, alone or as the coordinator of a ring of machines.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -204,10 +205,21 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (!ring_options.draft_model.empty()) {
     GYRE_ASSIGN_OR_RETURN(ring_options.draft_model, LocateModel(ring_options.draft_model, options.source));
   }
-  // Workers on the same machine open the same path.
-  std::error_code ignored;
-  const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
-  if (!ignored) ring_options.model = absolute.string();
+  for (const AdapterFile& adapter : ring_options.open.adapters) {
+    const bool taken = adapter.name == ModelName(ring_options.model) ||
+                       std::ranges::find(http.aliases, adapter.name) != http.aliases.end();
+    if (taken)
+      return UsageError("--lora: {} is a name of the model; give the adapter another one, as NAME={}", adapter.name,
+                        adapter.path);
+  }
+  // Workers on the same machine open the same paths.
+  const auto make_absolute = [](std::string* at) {
+    std::error_code ignored;
+    const auto absolute = std::filesystem::absolute(*at, ignored);
+    if (!ignored) *at = absolute.string();
+  };
+  make_absolute(&ring_options.model);
+  for (AdapterFile& adapter : ring_options.open.adapters) make_absolute(&adapter.path);
   // It opens before the model loads, so that others can see that the process lives.
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <unordered_set>
+#include <variant>
 
 #include <xxhash.h>
 
@@ -21,13 +23,19 @@ namespace fs = std::filesystem;
 
 constexpr const char *kA = ".lora_a", *kB = ".lora_b";
 
-// Whether the forward pass can add to the products of this slot.
-bool MayChange(const LayerSpec& layer, Slot slot) {
+// Whether the forward pass can add to the products of this slot. `halves`: the adapter has Hugging Face's orders.
+bool MayChange(const ModelSpec& spec, const LayerSpec& layer, Slot slot, bool halves) {
   switch (slot) {
     case Slot::kQ:
     case Slot::kK:
     case Slot::kV: return layer.attention() != nullptr;
-    case Slot::kO: return true;
+    case Slot::kO: {
+      // The value heads of Qwen3.5's delta nets have another order in GGUF than in a folder, and so has what they give.
+      const auto* delta = std::get_if<DeltaNetSpec>(&layer.mixer);
+      const bool two_orders =
+          delta != nullptr && spec.architecture.starts_with("qwen35") && delta->value_heads != delta->key_heads;
+      return !two_orders || delta->consecutive == halves;
+    }
     case Slot::kGate:
     case Slot::kUp:
     case Slot::kDown: return layer.dense() != nullptr && layer.dense()->limits == GateLimits{};
@@ -96,7 +104,7 @@ Status Adapter::OpenGguf(const ModelSpec& spec, bool whole) {
     const double scale = alpha.value_or(0) == 0 ? 1 : *alpha / rank;
     scales_.emplace(name.substr(0, name.size() - std::strlen(kB)), static_cast<float>(scale));
   }
-  if (whole) hash_ = tensors_.SampledHash(bytes.first(gguf.data_offset()), bytes.size());
+  if (whole) hash_ = tensors_.SampledHash(bytes.first(std::min(gguf.data_offset(), bytes.size())), bytes.size());
   return Place(spec, false);
 }
 
@@ -111,7 +119,13 @@ Status Adapter::OpenPeft(const ModelSpec& spec, bool whole) {
 
 Status Adapter::Place(const ModelSpec& spec, bool halves) {
   std::unordered_set<std::string> placed;
-  const bool two_orders = IsPermuted(spec.architecture);
+  const std::optional<bool> permuted = IsPermuted(spec.architecture);
+  if (halves && !permuted)
+    return Unimplemented(
+        "an adapter of PEFT for the architecture {}, whose order of rows is not known here: GGUF's form of "
+        "it is read",
+        spec.architecture);
+  const bool two_orders = permuted.value_or(false);
   layers_.resize(spec.layers.size());
   const auto place = [&](size_t layer, const std::string& tensor, std::span<const TensorRow> rows) -> Status {
     const TensorView *a = tensors_.Find(tensor + kA), *b = tensors_.Find(tensor + kB);
@@ -120,7 +134,7 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
       return DataLoss("tensor {}{} is missing", Printable(tensor), a == nullptr ? kA : kB);
     uint64_t n = 0;
     for (const TensorRow& row : rows) {
-      if (!MayChange(spec.layers[layer], row.slot)) return absl::OkStatus();  // it has no place
+      if (!MayChange(spec, spec.layers[layer], row.slot, halves)) return absl::OkStatus();  // it has no place
       n += row.dims[1];
     }
     const uint64_t rank = a->dims.size() == 2 ? a->dims[1] : 0;
@@ -192,29 +206,53 @@ size_t Adapter::LayerBytes(int layer) const {
   return sum;
 }
 
-std::optional<LowRankWeights> Adapter::OfTensor(const std::string& name, std::vector<MadeTensor::Bytes>* made) const {
-  if (!tensors_.Has(name + kA)) return std::nullopt;
-  const auto view = [&](const char* part) {
-    const TensorView* t = tensors_.Find(name + part);
-    WeightView w = *tensors_.Matrix(name + part, t->dims[1], t->dims[0]);  // Place has looked it up
-    if (w.data == nullptr) {
-      MadeTensor::Bytes held;
-      w.data = t->WithData(&held).data;
-      made->push_back(std::move(held));
-    }
-    return w;
-  };
-  return LowRankWeights{.slot = Slot::kCount, .a = view(kA), .b = view(kB), .scale = scales_.at(name)};
-}
-
 std::vector<LowRankWeights> Adapter::Layer(int layer, std::vector<MadeTensor::Bytes>* made) const {
   std::vector<LowRankWeights> out;
   if (layer < 0 || static_cast<size_t>(layer) >= layers_.size()) return out;
   for (const Change& c : layers_[static_cast<size_t>(layer)]) {
-    LowRankWeights w = *OfTensor(c.tensor, made);
-    w.slot = c.slot;
-    w.b = RowsOf(w.b, c.first_row, c.rows);
-    out.push_back(std::move(w));
+    const auto view = [&](const char* part) {
+      const TensorView* t = tensors_.Find(c.tensor + part);
+      WeightView w = *tensors_.Matrix(c.tensor + part, t->dims[1], t->dims[0]);  // Place has looked it up
+      if (w.data == nullptr) {
+        MadeTensor::Bytes held;
+        w.data = t->WithData(&held).data;
+        made->push_back(std::move(held));
+      }
+      return w;
+    };
+    out.push_back(
+        {.slot = c.slot, .a = view(kA), .b = RowsOf(view(kB), c.first_row, c.rows), .scale = scales_.at(c.tensor)});
+  }
+  return out;
+}
+
+StatusOr<std::map<std::string, std::vector<RowAddition>>> Adapter::Additions(
+    const TensorTable& file, const ModelSpec& spec, std::vector<MadeTensor::Bytes>* made) const {
+  std::map<std::string, std::vector<RowAddition>> out;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::vector<TensorRow> rows = LayerTensors(spec.layers[layer], spec.dim);
+    for (const LowRankWeights& w : Layer(static_cast<int>(layer), made)) {
+      const auto row = std::ranges::find(rows, w.slot, &TensorRow::slot);
+      // The tensor that has the row, alone or with its neighbours.
+      uint64_t before = 0, n = 0;
+      for (const TensorRow& other : rows) {
+        if (row->fused.empty() || other.fused != row->fused) continue;
+        if (&other < &*row) before += other.dims[1];
+        n += other.dims[1];
+      }
+      const std::string own = LayerName(layer, row->name), fused = LayerName(layer, row->fused);
+      const auto has = [&](const std::string& name, uint64_t count) {
+        const TensorView* t = file.Find(name);
+        return t != nullptr && t->dims == std::vector<uint64_t>{row->dims[0], count};
+      };
+      if (n > 0 && has(fused, n)) {
+        out[fused].push_back({.first_row = before, .weights = w});
+      } else if (has(own, row->dims[1])) {
+        out[own].push_back({.first_row = 0, .weights = w});
+      } else {
+        return Unimplemented("the file has no tensor {} of {} rows", own, row->dims[1]);
+      }
+    }
   }
   return out;
 }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +27,12 @@ struct LowRankWeights {
   float scale = 1;
 };
 
+// The same for rows [first_row, first_row + b.n) of a tensor.
+struct RowAddition {
+  uint64_t first_row = 0;
+  LowRankWeights weights;
+};
+
 // An opened adapter. Immutable and thread-safe; views point into it.
 class Adapter {
  public:
@@ -47,13 +52,14 @@ class Adapter {
   // The file with the tensors, and the adapter_config.json of a folder.
   const std::vector<std::shared_ptr<const MappedFile>>& files() const { return files_; }
   int rank() const { return rank_; }  // the largest
-  // Bytes of the layer's matrices in the file; 0: the adapter does not change it.
+  // Bytes of what Layer gives; 0: the adapter does not change the layer.
   size_t LayerBytes(int layer) const;
-  bool Changes(const std::string& tensor) const { return scales_.contains(tensor); }
-  // What it adds to the matrix of this name, whose slot is not set; nullopt: nothing. Views as in Layer.
-  std::optional<LowRankWeights> OfTensor(const std::string& name, std::vector<MadeTensor::Bytes>* made) const;
   // What it adds in a layer, in the table's order of slots. Views point into the file, or into `made`.
   std::vector<LowRankWeights> Layer(int layer, std::vector<MadeTensor::Bytes>* made) const;
+  // What it adds to each tensor of a model's file, by name: to the rows from `first_row` on. Views as in Layer.
+  // kUnimplemented: a matrix that the file has in another form, as experts.
+  StatusOr<std::map<std::string, std::vector<RowAddition>>> Additions(const TensorTable& file, const ModelSpec& spec,
+                                                                      std::vector<MadeTensor::Bytes>* made) const;
 
  private:
   // Where a slot's part of b begins in its tensor.

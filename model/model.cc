@@ -8,6 +8,7 @@
 
 #include "base/counted.h"
 #include "base/log.h"
+#include "base/step.h"
 #include "model/arch.h"
 #include "model/bpe.h"
 #include "model/foreign_file.h"
@@ -185,6 +186,8 @@ class OpenedModel : public Model {
 
   // Opens the adapters, once the model's own file is opened.
   Status OpenAdapters(const OpenOptions& options) {
+    if (options.adapters.size() > kMaxAdapters)
+      return InvalidArgument("{} adapters, a model has at most {}", options.adapters.size(), kMaxAdapters);
     for (const AdapterFile& file : options.adapters) {
       GYRE_ASSIGN_OR_RETURN(auto adapter, Adapter::Open(file.name, file.path, spec_, !options.known_hash));
       const uint64_t content = adapter->content_hash();

@@ -136,40 +136,55 @@ struct Error {
   double squared = 0, values = 0;
 };
 
-// What an adapter adds to a matrix, expanded: scale * b a.
+// What an adapter adds to rows of a matrix, expanded: scale * b a.
 class Addition {
  public:
-  explicit Addition(const LowRankWeights& w) : rank_(w.a.n), k_(w.a.k), a_(w.a.n * w.a.k), b_(w.b.n * w.b.k) {
+  explicit Addition(const RowAddition& added)
+      : first_(added.first_row),
+        rows_(added.weights.b.n),
+        rank_(added.weights.a.n),
+        k_(added.weights.a.k),
+        a_(rank_ * k_),
+        b_(rows_ * rank_) {
+    const LowRankWeights& w = added.weights;
     Dequantize(w.a.type, w.a.data, a_.data(), a_.size());
     Dequantize(w.b.type, w.b.data, b_.data(), b_.size());
     for (float& v : b_) v *= w.scale;
   }
-  // row [k] += the addition's row r. Thread-safe.
+  // row [k] += what comes to the matrix's row r. Thread-safe.
   void AddTo(uint64_t r, float* row) const {
+    if (r < first_ || r - first_ >= rows_) return;
     std::vector<double> sum(row, row + k_);
     for (uint64_t i = 0; i < rank_; ++i) {
-      const double by = static_cast<double>(b_[r * rank_ + i]);
+      const double by = static_cast<double>(b_[(r - first_) * rank_ + i]);
       for (uint64_t c = 0; c < k_; ++c) sum[c] += by * static_cast<double>(a_[i * k_ + c]);
     }
     for (uint64_t c = 0; c < k_; ++c) row[c] = static_cast<float>(sum[c]);
   }
 
  private:
-  const uint64_t rank_, k_;
+  const uint64_t first_, rows_, rank_, k_;
   std::vector<float> a_, b_;
 };
 
+// Whether Quantize makes the type.
+bool IsMade(DType type) {
+  const std::vector<float> none(Info(type).block_elems);
+  std::vector<std::byte> block(Info(type).block_bytes);
+  return Quantize(type, none.data(), block.data(), none.size());
+}
+
 // Quantizes rows [begin, end) of k elements and returns the error. `importance`: of the columns, for `rows` rows of
-// each expert its own; or empty. `added`: what comes to the rows before; may be null.
+// each expert its own; or empty. `added`: what comes to the rows before.
 Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end,
-              std::span<const float> importance, uint64_t rows, const Addition* added, std::byte* out) {
+              std::span<const float> importance, uint64_t rows, std::span<const Addition> added, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);
   const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes,
                to = k / Info(type).block_elems * Info(type).block_bytes;
   for (uint64_t r = begin; r < end; ++r) {
     Dequantize(t.type, t.data + r * from, row.data(), k);
-    if (added != nullptr) added->AddTo(r, row.data());
+    for (const Addition& a : added) a.AddTo(r, row.data());
     std::byte* dst = out + (r - begin) * to;
     Quantize(type, row.data(), dst, k, importance.empty() ? nullptr : importance.data() + r / rows * k);
     Dequantize(type, dst, back.data(), k);
@@ -199,9 +214,7 @@ StatusOr<std::vector<TypeRule>> ParseTypeRules(const std::vector<std::string>& t
       return InvalidArgument("--tensor-type {}: PATTERN=TYPE is expected, as ffn_down=Q6_K", Printable(text));
     const std::string name = absl::AsciiStrToUpper(text.substr(at + 1));
     const DTypeInfo* info = FindDType(name);
-    std::vector<float> none(info == nullptr ? 0 : info->block_elems);
-    std::vector<std::byte> block(info == nullptr ? 0 : info->block_bytes);
-    if (info == nullptr || !Quantize(info->type, none.data(), block.data(), none.size()))
+    if (info == nullptr || !IsMade(info->type))
       return InvalidArgument("--tensor-type {}: {} is no type that tensors can get here", Printable(text),
                              Printable(name));
     StatusOr<TextPattern> pattern = TextPattern::Compile(text.substr(0, at));
@@ -328,7 +341,10 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
       }
     }
     GYRE_RETURN_IF_ERROR(CheckImportance(o.importance, name, *t));
-    const bool merges = o.merged != nullptr && o.merged->Changes(name);
+    const bool merges = o.additions.contains(name);
+    if (merges && !IsMade(type))
+      return Unimplemented("{}: tensor {} is {}, which is read only; quantize the model to another type first", in,
+                           name, Info(type).name);
     if ((type != t->type || merges) && !IsFloat(t->type) && !o.requantize) {
       return InvalidArgument(
           "{}: tensor {} is {} already; --requantize quantizes it again, and quality already lost is not recovered", in,
@@ -341,6 +357,9 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
     total += t->bytes;
   }
 
+  for (const auto& [name, added] : o.additions) {
+    if (!gguf.tensors().Has(name)) return Unimplemented("{}: tensor {} is in another one in this file", in, name);
+  }
   NewFileOptions place{.overwrite = o.overwrite, .sources = o.sources};
   place.sources.push_back(file);
   GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, place));
@@ -362,12 +381,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
     const TensorView& t = *order[i].second;
     // The next tensor is read from the disk while this one is quantized.
     if (i + 1 < order.size()) HintRead({order[i + 1].second->data, order[i + 1].second->bytes}, ReadHint::kSoon);
-    std::vector<MadeTensor::Bytes> held;
-    std::optional<Addition> added;
-    if (o.merged != nullptr) {
-      if (const auto w = o.merged->OfTensor(order[i].first, &held)) added.emplace(*w);
+    std::vector<Addition> added;
+    if (const auto found = o.additions.find(order[i].first); found != o.additions.end()) {
+      for (const RowAddition& a : found->second) added.emplace_back(a);
     }
-    if (types[i] == t.type && !added) {
+    if (types[i] == t.type && added.empty()) {
       GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
       report.bytes_after += t.bytes;
     } else {
@@ -387,7 +405,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
           for (uint64_t w = next++; w < threads; w = next++) {
             const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
             if (from < to) {
-              errors[w] = Convert(t, types[i], k, from, to, importance, t.dims[1], added ? &*added : nullptr,
+              errors[w] = Convert(t, types[i], k, from, to, importance, t.dims[1], added,
                                   bytes.data() + (from - at) * row_bytes);
             }
           }

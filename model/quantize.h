@@ -22,9 +22,9 @@ struct QuantizeOptions {
   int threads = 1;
   std::vector<std::string> tensor_types;  // PATTERN=TYPE: tensors whose name has the regular expression get the type
   Importance importance;                  // of the columns of tensors; may be empty
-  std::shared_ptr<const Adapter> merged;  // is added to the weights before they are quantized; null: none
-  bool requantize = false;                // tensors that are quantized already are quantized again
-  bool overwrite = false;                 // an existing `out` is replaced; `in` and `sources` never are
+  std::map<std::string, std::vector<RowAddition>> additions;  // to rows of tensors, before they are quantized
+  bool requantize = false;                                    // tensors that are quantized already are quantized again
+  bool overwrite = false;  // an existing `out` is replaced; `in` and `sources` never are
   std::vector<std::shared_ptr<const MappedFile>> sources;  // beside `in`: what it was made of
   // Called with the bytes read, on the calling thread. Its error ends the work; then no file is left.
   std::function<Status(uint64_t done, uint64_t total)> progress;

@@ -9,6 +9,7 @@
 
 #include "base/host_port.h"
 #include "base/ring_address.h"
+#include "base/step.h"
 #include "identity/principal.h"
 #include "proto/codec_parts.h"
 
@@ -59,8 +60,8 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
         info.protocol(), kControlProtocol);
   }
   GYRE_RETURN_IF_ERROR(CheckPath("the coordinator's model", info.model_path()));
-  if (info.adapters_size() > kMostAdapters)
-    return InvalidArgument("the coordinator's model has {} adapters, at most {}", info.adapters_size(), kMostAdapters);
+  if (static_cast<uint32_t>(info.adapters_size()) > kMaxAdapters)
+    return InvalidArgument("the coordinator's model has {} adapters, at most {}", info.adapters_size(), kMaxAdapters);
   for (const std::string& path : info.adapters()) GYRE_RETURN_IF_ERROR(CheckPath("an adapter", path));
   if (info.layers() < 0 || info.layers() > kMostLayers || info.context() < 0) {
     return InvalidArgument("the coordinator's model has {} layers and a context of {}", info.layers(), info.context());

@@ -21,7 +21,6 @@
 
 namespace gyre {
 
-inline constexpr int kMostAdapters = 256;  // of a model
 // Both ends must have exactly this version.
 inline constexpr uint32_t kControlProtocol = 8;
 // The words with which a coordinator ends a worker's stream when its process ends.

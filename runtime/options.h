@@ -44,6 +44,13 @@ struct ModelOptions {
     o.context = static_cast<int>(ctx);
     return o;
   }
+  // The same for a draft model beside it: what is said of the model's own file does not count.
+  OpenOptions ForOpeningDrafter() const {
+    OpenOptions o = ForOpening();
+    o.adapters.clear();
+    o.quantization.clear();
+    return o;
+  }
 };
 
 // The computation on this machine: threads, kernels, KV cache, batches.

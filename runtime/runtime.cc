@@ -176,7 +176,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   if (speculation == Speculation::kDraft && options.draft_model.empty() && options.drafter == nullptr)
     return InvalidArgument("--speculation draft: --draft-model is missing");
   if (!options.draft_model.empty() && Uses(speculation, Speculation::kDraft)) {
-    GYRE_ASSIGN_OR_RETURN(runtime->draft_model_, OpenModel(options.draft_model, options.ForOpening()));
+    GYRE_ASSIGN_OR_RETURN(runtime->draft_model_, OpenModel(options.draft_model, options.ForOpeningDrafter()));
     GYRE_ASSIGN_OR_RETURN(draft_weights, DraftModelBytes(*runtime->draft_model_, 0));
   }
   GYRE_ASSIGN_OR_RETURN(const uint64_t memory,

@@ -165,6 +165,24 @@ TEST(EngineAdapterTest, RequestsThatNameNoneHaveTheFirstWhereAllHaveIt) {
   EXPECT_THAT(std::string(refused.status.message()), HasSubstr("adapter 4, the model has 3"));
 }
 
+// A draft model is another model: the adapters are not its own.
+TEST(EngineAdapterTest, ADraftModelHasNoAdapters) {
+  const Adapted adapted;
+  const testing::TinyModelFile drafter(testing::TinyOptions{.seed = 9, .dim = 16, .layers = 1});
+  RuntimeOptions options = adapted.Ring(1);
+  options.speculation = "off";
+  const auto expected = testing::RunOne(testing::OpenRing(options)->engine(), AdapterRequest(2, 4));
+  options.speculation = "draft";
+  options.draft_model = drafter.path();
+  options.takes_all_drafts = true;
+  const auto ring = testing::OpenRing(options);
+  ASSERT_NE(ring, nullptr);
+  const auto got = testing::RunOne(ring->engine(), AdapterRequest(2, 4));
+  EXPECT_EQ(got.tokens, expected.tokens);
+  EXPECT_EQ(got.logprobs, expected.logprobs);
+  EXPECT_GT(got.usage.drafted_tokens, 0u);
+}
+
 // Layers take their adapters along, and guesses of the model without one change no text.
 TEST(EngineAdapterTest, ResizesAndDraftsChangeNoText) {
   const Adapted adapted;

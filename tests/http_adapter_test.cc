@@ -98,6 +98,10 @@ TEST_F(HttpAdapterTest, AModelsNameChoosesTheAdapter) {
     return number("/v1/embeddings", R"({"model":")" + model + R"(","input":"Once upon"})", "/data/0/embedding/0");
   };
   EXPECT_NE(vector("demo"), vector("pirate"));
+  const auto ollama = [&](const std::string& model) {
+    return number("/api/embed", R"({"model":")" + model + R"(","input":"Once upon"})", "/embeddings/0/0");
+  };
+  EXPECT_NE(ollama("demo"), ollama("pirate"));
 }
 
 TEST_F(HttpAdapterTest, AdaptersAreListed) {
@@ -114,8 +118,9 @@ TEST_F(HttpAdapterTest, AdaptersAreListed) {
 TEST_F(HttpAdapterTest, WhatIsNotThereIsRefused) {
   EXPECT_THAT(Refused("/v1/completions", Asks("sailor"), 404), HasSubstr("demo, other, law, pirate"));
   EXPECT_THAT(Refused("/v1/completions", Asks("demo", R"(,"lora":"sailor")"), 400), HasSubstr("no adapter"));
-  for (const char* lora : {"7", "{}", R"([{"id":2}])", R"([{"id":-1}])", R"([{"id":0,"scale":0.5}])",
-                           R"([{"id":0},{"id":1}])", R"(["law"])", R"([{"scale":1}])"}) {
+  for (const char* lora :
+       {"7", "{}", R"([{"id":2}])", R"([{"id":-1}])", R"([{"id":0,"scale":0.5}])", R"([{"id":0},{"id":1}])",
+        R"(["law"])", R"([{"scale":1}])", R"([{"id":0,"scale":"1"}])", R"([{"id":0,"more":1}])"}) {
     EXPECT_THAT(Refused("/v1/completions", Asks("demo", std::string(R"(,"lora":)") + lora), 400),
                 HasSubstr("lora must be the name of an adapter"))
         << lora;

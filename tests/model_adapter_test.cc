@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -150,6 +153,16 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
               HasSubstr("blk.0.attn_v.weight.lora_b is missing"));
   EXPECT_THAT(AdapterMessage(*model, file.path()), HasSubstr("a model, expected an adapter: general.type is missing"));
   EXPECT_THAT(AdapterMessage(*model, "/nonexistent"), HasSubstr("/nonexistent"));
+  // A header whose data would begin behind the file's end.
+  EXPECT_THAT(said(gguf(*model, {.matrices = {}}, [](auto& w) { w.Uint("general.alignment", 65536); })),
+              HasSubstr("no tensors"));
+  // The rows of PEFT's adapters are in an order that must be known.
+  ModelSpec unknown = model->spec();
+  unknown.architecture = "xverse";
+  const AdapterFolder of_unknown;
+  testing::WritePeft(*model, {}, of_unknown.path(), {4, 2});
+  EXPECT_THAT(std::string(Adapter::Open("x", of_unknown.path(), unknown, true).status().message()),
+              HasSubstr("architecture xverse, whose order of rows is not known"));
   // An adapter of a mixture may change its attention, not its experts.
   const auto mixture = *OpenModel(experts.path());
   const testing::TinyModelFile attention(testing::LoraGguf(*mixture, {.matrices = {"attn_q"}})),
@@ -169,12 +182,24 @@ TEST(AdapterTest, WhatIsNotObeyedIsRefusedByName) {
   EXPECT_THAT(peft({{"peft_type", "IA3"}}), HasSubstr("peft_type is \"IA3\""));
   EXPECT_THAT(peft({{"lora_alpha", nullptr}}), HasSubstr("lora_alpha"));
   EXPECT_THAT(peft({{"something_new", 3}}), HasSubstr("something_new"));
+  EXPECT_THAT(peft({{"init_lora_weights", "pissa"}}), HasSubstr("init_lora_weights"));
+  EXPECT_THAT(peft({{"arrow_config", boost::json::object{{"a", 1}}}}), HasSubstr("arrow_config"));
   EXPECT_THAT(peft({{"alpha_pattern", boost::json::object{{"(", 3}}}}), HasSubstr("alpha_pattern"));
   EXPECT_EQ(peft({{"lora_dropout", 0.1}, {"loftq_config", boost::json::object()}, {"peft_version", "0.17.1"}}),
             "it was opened");
 }
 
-// `gyre convert --merge`: the weights of a file with the adapter in them, each in its own type.
+// What `gyre convert --merge` does.
+Status Merge(const std::string& model_path, const std::string& adapter_path, const std::string& out,
+             bool requantize = false) {
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(model_path));
+  GYRE_ASSIGN_OR_RETURN(const auto adapter, Adapter::Open("a", adapter_path, model->spec(), true));
+  std::vector<MadeTensor::Bytes> made;
+  GYRE_ASSIGN_OR_RETURN(auto additions, adapter->Additions(model->tensors(), model->spec(), &made));
+  return QuantizeFile(model_path, out, {.type = "", .additions = std::move(additions), .requantize = requantize})
+      .status();
+}
+
 TEST(AdapterTest, IsMergedIntoAFile) {
   const testing::LoraOptions options{.matrices = {"attn_qkv", "attn_q", "attn_k", "ffn_down", "ffn_up"}};
   for (const std::string arch : {"llama", "phi3"}) {
@@ -182,9 +207,8 @@ TEST(AdapterTest, IsMergedIntoAFile) {
     const auto model = *OpenModel(file.path());
     const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
     const AdapterFolder out;
-    const auto adapter = *Adapter::Open("a", gguf.path(), model->spec(), true);
-    const auto report = QuantizeFile(file.path(), out.path() + "/merged.gguf", {.type = "", .merged = adapter});
-    ASSERT_TRUE(report.ok()) << report.status();
+    const Status status = Merge(file.path(), gguf.path(), out.path() + "/merged.gguf");
+    ASSERT_TRUE(status.ok()) << status;
     const auto merged = *OpenModel(out.path() + "/merged.gguf");
     const testing::TinyModelFile expected_file(testing::MergedModel(*model, options));
     const auto expected = *OpenModel(expected_file.path());
@@ -197,23 +221,80 @@ TEST(AdapterTest, IsMergedIntoAFile) {
       const auto* a = reinterpret_cast<const float*>(t.data);
       const auto* b = reinterpret_cast<const float*>(got->data);
       for (size_t i = 0; i < t.bytes / sizeof(float); ++i) ASSERT_NEAR(a[i], b[i], 1e-6) << name;
-      changed += adapter->Changes(name) ? 1 : 0;
+      changed += std::memcmp(model->tensors().Find(name)->data, got->data, t.bytes) != 0 ? 1 : 0;
     }
     EXPECT_EQ(changed, arch == "llama" ? 2 * 4 : 2 * 3);
     EXPECT_EQ(merged->spec().layers, model->spec().layers);
   }
-  const testing::TinyModelFile quantized(testing::TinyOptions{.layers = 2, .type = DType::kQ8_0});
-  const auto model = *OpenModel(quantized.path());
-  const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
-  const auto adapter = *Adapter::Open("a", gguf.path(), model->spec(), true);
-  const AdapterFolder out;
-  EXPECT_THAT(
-      std::string(
-          QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter}).status().message()),
-      HasSubstr("--requantize"));
-  EXPECT_TRUE(
-      QuantizeFile(quantized.path(), out.path() + "/m.gguf", {.type = "", .merged = adapter, .requantize = true}).ok());
-  EXPECT_EQ((*OpenModel(out.path() + "/m.gguf"))->tensors().Find("blk.0.attn_q.weight")->type, DType::kQ8_0);
+}
+
+// The adapter may have the matrices of a file in one tensor, or the file those of the adapter.
+TEST(AdapterTest, IsMergedWhereOneOfTheTwoIsFused) {
+  const auto adapter_of = [](const Model& model, const std::string& name, uint64_t rows) {
+    return testing::LoraGguf(model, {.matrices = {}}, [&](testing::GgufWriter& w) {
+      w.Tensor("blk.1." + name + ".lora_a", DType::kF32, {32, 1}, std::vector<float>(32, 1.0f));
+      w.Tensor("blk.1." + name + ".lora_b", DType::kF32, {1, rows}, std::vector<float>(rows, 0.25f));
+    });
+  };
+  // The rows of tensors of layer 1 that a merge changes.
+  const auto changed = [&](const std::string& arch, const std::string& name, uint64_t rows) {
+    const testing::TinyModelFile file(testing::TinyOptions{.arch = arch, .layers = 2});
+    const auto model = *OpenModel(file.path());
+    const testing::TinyModelFile gguf(adapter_of(*model, name, rows));
+    const AdapterFolder out;
+    const Status status = Merge(file.path(), gguf.path(), out.path() + "/m.gguf");
+    EXPECT_TRUE(status.ok()) << status;
+    const auto merged = *OpenModel(out.path() + "/m.gguf");
+    std::map<std::string, std::pair<uint64_t, uint64_t>> ranges;
+    for (const auto& [tensor, t] : model->tensors().all()) {
+      const std::byte* other = merged->tensors().Find(tensor)->data;
+      const uint64_t row_bytes = t.dims[0] * sizeof(float);
+      for (uint64_t r = 0; r < t.bytes / row_bytes; ++r) {
+        if (std::memcmp(t.data + r * row_bytes, other + r * row_bytes, row_bytes) == 0) continue;
+        auto [it, first] = ranges.try_emplace(tensor.substr(6), r, r + 1);
+        it->second.second = r + 1;
+      }
+    }
+    return ranges;
+  };
+  using Ranges = std::map<std::string, std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(changed("phi3", "attn_q.weight", 32), (Ranges{{"attn_qkv.weight", {0, 32}}}));
+  EXPECT_EQ(changed("phi3", "attn_v.weight", 16), (Ranges{{"attn_qkv.weight", {48, 64}}}));
+  EXPECT_EQ(changed("phi3", "ffn_up.weight", 64), (Ranges{{"ffn_up.weight", {64, 128}}}));
+  EXPECT_EQ(changed("phi3", "ffn_up.weight", 128), (Ranges{{"ffn_up.weight", {0, 128}}}));
+  EXPECT_EQ(changed("llama", "attn_qkv.weight", 64),
+            (Ranges{{"attn_q.weight", {0, 32}}, {"attn_k.weight", {0, 16}}, {"attn_v.weight", {0, 16}}}));
+  EXPECT_EQ(changed("llama", "ffn_up.weight", 64), (Ranges{{"ffn_up.weight", {0, 64}}}));
+}
+
+TEST(AdapterTest, MergesQuantizeAgainOnlyWhereTheyMay) {
+  const testing::LoraOptions options{.matrices = {"attn_q"}};
+  for (const DType type : {DType::kQ8_0, DType::kIQ2_XXS}) {
+    const bool made = type == DType::kQ8_0;
+    const testing::TinyModelFile file(
+        testing::TinyOptions{.dim = 256, .layers = 1, .ffn = 256, .type = made ? type : DType::kF32});
+    const auto model = *OpenModel(file.path());
+    const testing::TinyModelFile gguf(testing::LoraGguf(*model, options));
+    const AdapterFolder out;
+    if (made) {
+      EXPECT_THAT(std::string(Merge(file.path(), gguf.path(), out.path() + "/m.gguf").message()),
+                  HasSubstr("--requantize"));
+      EXPECT_TRUE(Merge(file.path(), gguf.path(), out.path() + "/m.gguf", true).ok());
+      EXPECT_EQ((*OpenModel(out.path() + "/m.gguf"))->tensors().Find("blk.0.attn_q.weight")->type, type);
+      continue;
+    }
+    // A type that is only read: the tensor's place in the file says so.
+    std::vector<std::byte> bytes(model->files()[0]->bytes().begin(), model->files()[0]->bytes().end());
+    const std::string name = "blk.0.attn_q.weight";
+    const auto at = std::search(bytes.begin(), bytes.end(), reinterpret_cast<const std::byte*>(name.data()),
+                                reinterpret_cast<const std::byte*>(name.data() + name.size()));
+    ASSERT_NE(at, bytes.end());
+    const auto number = static_cast<uint32_t>(type);
+    std::memcpy(&*at + name.size() + 4 + 16, &number, sizeof number);
+    const testing::TinyModelFile read_only(bytes);
+    EXPECT_THAT(std::string(Merge(read_only.path(), gguf.path(), out.path() + "/m.gguf", true).message()),
+                HasSubstr("is IQ2_XXS, which is read only"));
+  }
 }
 
 // The hash of a model with adapters is that of no other model.

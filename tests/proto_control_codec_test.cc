@@ -286,7 +286,7 @@ TEST(ControlCodecTest, AbsurdInfosAreRefused) {
   EXPECT_THAT(refused([](auto* i) { i->set_model_path(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
   EXPECT_THAT(refused([](auto* i) { i->add_adapters(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
   EXPECT_THAT(refused([](auto* i) {
-                for (int k = 0; k <= kMostAdapters; ++k) i->add_adapters("p");
+                for (uint32_t k = 0; k <= kMaxAdapters; ++k) i->add_adapters("p");
               }),
               HasSubstr("at most 256"));
   EXPECT_THAT(refused([](auto* i) { i->set_layers(-1); }), HasSubstr("-1 layers"));

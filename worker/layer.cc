@@ -240,7 +240,9 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   const LayerWeights& w = layer->weights;
   // The system reads the whole layer while its first matrices are packed.
   ForEachMatrix(w, [](const WeightView& v) { HintRead({v.data, v.bytes()}, ReadHint::kSoon); });
-  const auto files = model.files();
+  auto files = model.files();
+  for (const auto& adapter : model.adapters())
+    files.insert(files.end(), adapter->files().begin(), adapter->files().end());
   bool in_place = false;
   auto pack = [&](const WeightView& v) {
     auto packed = v.n > 0 ? PackFrom(files, v, queue, done) : nullptr;

@@ -32,8 +32,9 @@ StatusOr<std::shared_ptr<const Model>> NodeModel::OpenFile(const ClusterFacts& f
                     "here");
   }
   if ((*model)->content_hash() != facts.model_hash) {
-    return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
-                              path, facts.model_path, (*model)->content_hash(), facts.model_hash);
+    return FailedPrecondition(
+        "{} is another model file than the coordinator's {}, or has other adapters (hash {:016x}, expected {:016x})",
+        path, facts.model_path, (*model)->content_hash(), facts.model_hash);
   }
   return model;
 }

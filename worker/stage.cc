@@ -170,11 +170,6 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   // One sequence whose rows are as many, and as far behind, as they may be. What its tables say is never read.
   SeqRows s{.seq = SeqId{0}, .model = parts_.model_id, .row_class = RowClass::kPrompt, .row_count = rows};
   s.first_position = end > rows ? end - rows : 0;
-  const auto& adapters = parts_.model->adapters();
-  for (size_t i = 0; i < adapters.size(); ++i) {
-    if (s.adapter == 0 || adapters[i]->rank() > adapters[s.adapter - 1]->rank())
-      s.adapter = static_cast<uint32_t>(i + 1);
-  }
   const std::vector<BlockId> table(size_t{end} + rows + 1);
   s.blocks.assign(static_cast<size_t>(parts_.model->spec().kv_groups), table);
   if (parts_.model->spec().has_slots) s.blocks[kSlotGroup] = SlotTable{.slot = 0}.Entries();
@@ -185,10 +180,14 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
   batch.seqs.push_back(std::move(s));
   const std::vector<std::byte> input(rows * input_width());
   StepAnswer answer;
-  backend_.Rehearse([&] {
-    if (parts_.last) kept_.EnsureCapacity(backend_.device(), kKeptRows * dim_);
-    ComputeRows(batch, input, &answer, nullptr);
-  });
+  // Each adapter has its own ranks and matrices.
+  for (uint32_t adapter = 0; adapter <= parts_.model->adapters().size(); ++adapter) {
+    batch.seqs[0].adapter = adapter;
+    backend_.Rehearse([&] {
+      if (parts_.last) kept_.EnsureCapacity(backend_.device(), kKeptRows * dim_);
+      ComputeRows(batch, input, &answer, nullptr);
+    });
+  }
 }
 
 void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer,

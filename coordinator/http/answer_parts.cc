@@ -25,6 +25,7 @@ bool IsHosted(std::string_view model) {
 }  // namespace
 
 uint32_t ApiContext::AdapterOf(std::string_view name) const {
+  if (Has(name)) return 0;
   const auto& adapters = service.model().adapters();
   for (size_t i = 0; i < adapters.size(); ++i) {
     if (adapters[i]->name() == name) return static_cast<uint32_t>(i + 1);

@@ -190,6 +190,7 @@ std::optional<ApiError> ReadEmbed(const ApiContext& context, const HttpRequest& 
   if (std::optional<ApiError> error = fields.Finish()) return error;
   Question question;
   question.embedding = Pooling::kMean;
+  question.adapter = OllamaAdapter(context, job->model);
   question.tenant = http.caller.tenant;
   for (const std::string& text : texts) {
     if (text.empty() && texts.size() == 1) break;  // the client only loads the model

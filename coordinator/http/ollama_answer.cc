@@ -217,7 +217,7 @@ void OllamaAnswer::ReadPrompt(JsonFields& fields, Question* question, ChatInput 
 
 void OllamaAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadOllamaModel(fields, context_);
-  question->adapter = context_.AdapterOf(WithoutLatest(context_, model_));
+  question->adapter = OllamaAdapter(context_, model_);
   ChatInput chat;
   ReadThink(fields, &chat.conversation.extra);
   if (chat_) {
@@ -358,6 +358,10 @@ std::string ReadOllamaModel(JsonFields& fields, const ApiContext& context) {
   if (std::optional<ApiError> error = CheckModel(context, WithoutLatest(context, asked)))
     fields.Fail(*std::move(error));
   return asked;
+}
+
+uint32_t OllamaAdapter(const ApiContext& context, const std::string& name) {
+  return context.AdapterOf(WithoutLatest(context, name));
 }
 
 std::string OllamaName(const std::string& name) {

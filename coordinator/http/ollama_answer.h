@@ -14,6 +14,8 @@ Awaitable<void> OllamaGenerate(const ApiContext& context, Exchange& exchange);
 
 // The field `model` as it was asked for; there a name may have the tag ":latest". 404.
 std::string ReadOllamaModel(JsonFields& fields, const ApiContext& context);
+// The adapter that such a name means; 0: none.
+uint32_t OllamaAdapter(const ApiContext& context, const std::string& name);
 // A model's name as ollama lists it: with a tag.
 std::string OllamaName(const std::string& name);
 

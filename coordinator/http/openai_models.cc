@@ -20,7 +20,7 @@ json::object Describe(const ApiContext& context, const std::string& name) {
   out["object"] = "model";
   out["created"] = context.created;
   out["owned_by"] = "gyre";
-  if (context.AdapterOf(name) != 0 && !context.Has(name)) out["parent"] = context.models.front();
+  if (context.AdapterOf(name) != 0) out["parent"] = context.models.front();
   out["max_model_len"] = context.service.context();
   out["hash"] = context.model_hash();
   const ModelSpec& spec = context.service.model().spec();

@@ -39,6 +39,8 @@ uint32_t ReadAdapter(JsonFields& fields, const ApiContext& context, std::string_
                       *scale = o == nullptr ? nullptr : o->if_contains("scale");
     const int64_t number = id != nullptr && id->is_int64() ? id->get_int64() : -1;
     const double by = scale != nullptr && scale->is_number() ? scale->to_number<double>() : 1;
+    const size_t keys = (id != nullptr ? 1 : 0) + (scale != nullptr ? 1 : 0);
+    known = known && o != nullptr && o->size() == keys && (scale == nullptr || scale->is_number());
     known = known && number >= 0 && number < static_cast<int64_t>(context.service.model().adapters().size());
     if (by == 0 || !known) continue;
     known = by == 1 && chosen == 0;

@@ -1,8 +1,6 @@
 #include "model/hf/model_types.h"
 
-#include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "model/hf/json.h"
 #include "model/quoted.h"
@@ -495,9 +493,12 @@ Status OnlyValues(const json::object& o, const char* key, const char* values, st
   return Unimplemented("{}.{} is {}, known is {}", where, key, Shown(*v), ShownList(list.get_array()));
 }
 
-bool IsPermuted(std::string_view gguf_name) {
-  return std::any_of(std::begin(kTypes), std::end(kTypes),
-                     [&](const HfModelType& t) { return t.permuted && gguf_name == t.name; });
+std::optional<bool> IsPermuted(std::string_view gguf_name) {
+  std::optional<bool> permuted;
+  for (const HfModelType& t : kTypes) {
+    if (gguf_name == t.name) permuted = permuted.value_or(false) || t.permuted;
+  }
+  return permuted;
 }
 
 bool IsMeaningless(std::string_view key) { return IsListed(kMeaningless, key); }

@@ -7,6 +7,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,8 +82,9 @@ Status OnlyKeys(const boost::json::object& o, std::span<const std::string_view> 
 // Refuses values of `key` other than those in the JSON list `values`. An absent or empty value is right.
 // kUnimplemented.
 Status OnlyValues(const boost::json::object& o, const char* key, const char* values, std::string_view where);
-// Whether GGUF stores queries and keys of this architecture for the other pairing of rotated elements.
-bool IsPermuted(std::string_view gguf_name);
+// Whether GGUF stores queries and keys of this architecture for the other pairing of rotated elements; nullopt: no
+// folder of it is read here.
+std::optional<bool> IsPermuted(std::string_view gguf_name);
 // Whether a key of config.json means nothing to what any model computes.
 bool IsMeaningless(std::string_view key);
 

@@ -54,7 +54,10 @@ constexpr std::string_view kAdapterKeys[] = {"peft_type",
                                              "qalora_group_size",
                                              "megatron_config",
                                              "megatron_core",
-                                             "*_config"};
+                                             "runtime_config",
+                                             "loftq_config",
+                                             "eva_config",
+                                             "corda_config"};
 
 bool Eat(std::string_view* s, std::string_view tail) {
   if (!s->ends_with(tail)) return false;
@@ -88,6 +91,9 @@ Status CheckConfig(const json::object& config) {
   for (const char* key :
        {"fan_in_fan_out", "use_dora", "use_qalora", "lora_bias", "ensure_weight_tying", "alora_invocation_tokens"})
     GYRE_RETURN_IF_ERROR(OnlyValues(config, key, "[false]", where));
+  // Others change the model's own weights before the adapter is trained.
+  GYRE_RETURN_IF_ERROR(
+      OnlyValues(config, "init_lora_weights", R"([true, false, "gaussian", "eva", "orthogonal"])", where));
   return OnlyValues(config, "bias", R"(["none"])", where);
 }
 
