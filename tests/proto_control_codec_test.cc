@@ -10,6 +10,8 @@
 #include <limits>
 #include <map>
 
+#include "base/step.h"
+
 namespace gyre {
 namespace {
 
