@@ -264,7 +264,8 @@ TEST_F(CliDiffTest, HoldsTwoLayersInMemory) {
     }
     Diff({Path("large.gguf"), Path("other.gguf")});
     const uint64_t took = peak() - small;
-    EXPECT_LT(took, 3 * large.layer) << Info(type).name << ": layers of " << large.layer << " bytes";
+    // Two layers, and the pages of the one that is being packed.
+    EXPECT_LT(took, 4 * large.layer) << Info(type).name << ": layers of " << large.layer << " bytes";
     RecordProperty(std::string(Info(type).name) + "_layers_in_memory",
                    std::to_string(static_cast<double>(took) / static_cast<double>(large.layer)));
   }
