@@ -139,24 +139,13 @@ Status CertifyCommand(const CertifyOptions& o) {
   InterruptGuard::Begin();
   Certification result(reference, o.most);
   Progress progress("computing", o.ring.quiet, "tokens");
-  Request request;
-  request.prompt = reference.ids;
-  request.prompt_logits = true;
-  Status status;
-  bool cancelled = false;
-  GYRE_RETURN_IF_ERROR(target->Run(
-      std::move(request),
-      [&](const Event& event) {
-        cancelled |= std::holds_alternative<Cancelled>(event);
-        const auto* row = std::get_if<LogitsEvent>(&event);
-        if (row == nullptr || !status.ok()) return;
-        status = result.rows() < reference.ids.size() ? result.Add(row->logits) : Internal("more rows than ids");
-        progress.Update(result.rows(), reference.ids.size());
-      },
-      &InterruptGuard::Interrupted));
+  const Status status = ForEachLogits(*target, reference.ids, [&](const std::vector<float>& logits) {
+    const Status added = result.rows() < reference.ids.size() ? result.Add(logits) : Internal("more rows than ids");
+    progress.Update(result.rows(), reference.ids.size());
+    return Annotate(added, o.reference);
+  });
   progress.Finish();
-  if (cancelled) return InterruptGuard::Stopped();
-  if (!status.ok()) return Annotate(status, o.reference);
+  GYRE_RETURN_IF_ERROR(status);
   if (result.rows() != reference.ids.size())
     return Internal("{} rows of logits came, expected {}", result.rows(), reference.ids.size());
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(target->facts().model, o.ring.open));

@@ -155,8 +155,7 @@ static void AddLoraFlag(CLI::App* app, OpenOptions* o) {
            }
          },
          "a LoRA adapter of the model: a GGUF file or a folder of PEFT, and the name that requests call it by "
-         "(default: "
-         "the file's) (repeatable)")
+         "(default: the file's) (repeatable)")
       ->allow_extra_args(false)
       ->type_name("[NAME=]FILE");
 }

@@ -46,7 +46,7 @@ struct Exported {
   uint64_t bytes = 0;
 };
 
-// Of tensors that are written as they are. Blocks are bytes.
+// The type of a tensor that is written as it is. Quantized blocks are bytes.
 FileType RawType(DType type) {
   switch (type) {
     case DType::kF32: return {"'<f4'", "F32"};

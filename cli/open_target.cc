@@ -61,4 +61,22 @@ StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   return MakeLocalTarget(*std::move(runtime), GYRE_VERSION);
 }
 
+Status ForEachLogits(Target& target, std::vector<TokenId> ids,
+                     const std::function<Status(const std::vector<float>&)>& on_row) {
+  Request request;
+  request.prompt = std::move(ids);
+  request.prompt_logits = true;
+  Status status;
+  bool cancelled = false;
+  GYRE_RETURN_IF_ERROR(target.Run(
+      std::move(request),
+      [&](const Event& event) {
+        cancelled |= std::holds_alternative<Cancelled>(event);
+        const auto* row = std::get_if<LogitsEvent>(&event);
+        if (row != nullptr && status.ok()) status = on_row(row->logits);
+      },
+      &InterruptGuard::Interrupted));
+  return cancelled ? InterruptGuard::Stopped() : status;
+}
+
 }  // namespace gyre

@@ -1,8 +1,10 @@
 // The target of run, chat and logits, chosen by their flags.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "cli/model_source.h"
@@ -28,6 +30,10 @@ StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string
 Status CheckFlags(const GenerateOptions& options, const TargetFacts& target);
 // All texts of a process that opens a model itself have its adapter. Usage error: there are several.
 Status UseOneAdapter(RuntimeOptions* options);
+// Calls on_row with the logits [vocab] behind each of the ids, in order, until one of its errors, which is returned.
+// kCancelled: the user ended it.
+Status ForEachLogits(Target& target, std::vector<TokenId> ids,
+                     const std::function<Status(const std::vector<float>&)>& on_row);
 // Opens the target. Unless `quiet`, a bar on stderr shows the progress of loading.
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
 

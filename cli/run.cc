@@ -243,21 +243,9 @@ Status LogitsCommand(const LogitsOptions& options) {
   if (!options.ring.cluster.empty() && !options.ring.quiet) {
     fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
   }
-  Request request;
-  request.prompt = std::move(ids);
-  request.prompt_logits = true;
-  Status written;
-  bool cancelled = false;
-  GYRE_RETURN_IF_ERROR(target->Run(
-      std::move(request),
-      [&](const Event& event) {
-        cancelled |= std::holds_alternative<Cancelled>(event);
-        const auto* row = std::get_if<LogitsEvent>(&event);
-        if (row != nullptr && written.ok()) written = out.Write(std::as_bytes(std::span(row->logits)));
-      },
-      &InterruptGuard::Interrupted));
-  if (cancelled) return InterruptGuard::Stopped();
-  GYRE_RETURN_IF_ERROR(written);
+  GYRE_RETURN_IF_ERROR(ForEachLogits(*target, std::move(ids), [&](const std::vector<float>& logits) {
+    return out.Write(std::as_bytes(std::span(logits)));
+  }));
   return out.Finish();
 }
 

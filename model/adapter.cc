@@ -12,6 +12,7 @@
 #include "model/gguf.h"
 #include "model/hf/model_types.h"
 #include "model/hf/peft.h"
+#include "model/hf/rearrange.h"
 #include "model/layer_tensors.h"
 #include "model/quoted.h"
 #include "model/weights.h"
@@ -41,22 +42,6 @@ bool MayChange(const ModelSpec& spec, const LayerSpec& layer, Slot slot, bool ha
     case Slot::kDown: return layer.dense() != nullptr && layer.dense()->limits == GateLimits{};
     default: return false;
   }
-}
-
-// The rows of a matrix of heads, from the order of one pairing of rotated elements to that of the other. In order of
-// halves the elements i and i + size / 2 of a head are a pair, in the other one 2 i and 2 i + 1.
-std::vector<std::byte> ReorderRows(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_bytes,
-                                   bool from_halves) {
-  std::vector<std::byte> out(rows * row_bytes);
-  const uint64_t size = rows / heads, half = size / 2;
-  for (uint64_t h = 0; h < heads; ++h) {
-    for (uint64_t i = 0; i < size; ++i) {
-      const uint64_t in_pairs = h * size + i, in_halves = h * size + i % 2 * half + i / 2;
-      std::memcpy(out.data() + (from_halves ? in_pairs : in_halves) * row_bytes,
-                  from + (from_halves ? in_halves : in_pairs) * row_bytes, row_bytes);
-    }
-  }
-  return out;
 }
 
 std::string LayerName(size_t layer, std::string_view name) { return fmt::format("blk.{}.{}", layer, name); }
@@ -122,8 +107,7 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
   const std::optional<bool> permuted = IsPermuted(spec.architecture);
   if (halves && !permuted)
     return Unimplemented(
-        "an adapter of PEFT for the architecture {}, whose order of rows is not known here: GGUF's form of "
-        "it is read",
+        "an adapter of PEFT for the architecture {}, whose order of rows is not known here: GGUF's form of it is read",
         spec.architecture);
   const bool two_orders = permuted.value_or(false);
   layers_.resize(spec.layers.size());
@@ -141,7 +125,6 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
     if (rank == 0) return DataLoss("tensor {}{} has the shape {}", Printable(tensor), kA, DescribeDims(a->dims));
     GYRE_RETURN_IF_ERROR(tensors_.Matrix(tensor + kA, rank, rows[0].dims[0]).status());
     GYRE_ASSIGN_OR_RETURN(const WeightView view, tensors_.Matrix(tensor + kB, n, rank));
-    rank_ = std::max(rank_, static_cast<int>(std::min<uint64_t>(rank, 1 << 30)));
     placed.insert({tensor + kA, tensor + kB});
     uint64_t first = 0;
     for (const TensorRow& row : rows) {
@@ -159,7 +142,7 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
     other.data = nullptr;
     other.made = std::make_shared<const MadeTensor>(
         std::vector<std::span<const std::byte>>{bytes},
-        [=, row_bytes = view.row_bytes()] { return ReorderRows(bytes.data(), n, heads, row_bytes, halves); });
+        [=, row_bytes = view.row_bytes()] { return RepairHeads(bytes, heads, row_bytes, halves); });
     tensors_.Remove(tensor + kB);
     return tensors_.Add(tensor + kB, std::move(other));
   };
@@ -186,9 +169,8 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
   for (const auto& [name, t] : tensors_.all()) {
     if (placed.contains(name)) continue;
     return Unimplemented(
-        "tensor {} has no place: an adapter may change the matrices of queries, keys, values and output of attention "
-        "and "
-        "those of dense feed-forward blocks",
+        "tensor {} has no place: an adapter may change the matrices of attention's queries, keys and values, those of "
+        "mixers' outputs, and those of dense feed-forward blocks",
         Printable(name));
   }
   if (placed.empty()) return DataLoss("it has no tensors");

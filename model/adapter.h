@@ -19,7 +19,7 @@ namespace gyre {
 
 enum class Slot : uint8_t;
 
-// Of one matrix W [n][k]: scale * b (a x) is added to W x.
+// A change of one matrix W [n][k]: scale * b (a x) is added to W x.
 struct LowRankWeights {
   Slot slot{};
   WeightView a;  // [rank][k]
@@ -51,7 +51,6 @@ class Adapter {
   const TensorTable& tensors() const { return tensors_; }
   // The file with the tensors, and the adapter_config.json of a folder.
   const std::vector<std::shared_ptr<const MappedFile>>& files() const { return files_; }
-  int rank() const { return rank_; }  // the largest
   // Bytes of what Layer gives; 0: the adapter does not change the layer.
   size_t LayerBytes(int layer) const;
   // What it adds in a layer, in the table's order of slots. Views point into the file, or into `made`.
@@ -80,7 +79,6 @@ class Adapter {
   std::map<std::string, float> scales_;  // of "blk.3.attn_q.weight"
   std::vector<std::vector<Change>> layers_;
   uint64_t hash_ = 0;
-  int rank_ = 0;
 };
 
 }  // namespace gyre

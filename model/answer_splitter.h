@@ -34,9 +34,9 @@ class AnswerSplitter {
   // Where the answer is. Before it is clear whether it begins with reasoning, it is before both.
   enum class Part { kBefore, kReasoning, kContent };
   Part part() const;
-  // Of the text that ends the reasoning, what is still to come: all of it, or less where what came last may be its
-  // beginning. White space (kSpace) behind it is dropped. "": no text ends it, it is no reasoning, or a control token
-  // does.
+  // The part that is still to come of the text that ends the reasoning: all of it, or less where what came last may be
+  // its beginning. White space (kSpace) behind it is dropped. "": no text ends it, it is no reasoning, or a control
+  // token does.
   std::string_view to_end() const;
   static constexpr std::string_view kSpace = " \t\r\n";
   // The end of the answer, with the last of its text.

@@ -323,9 +323,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   GYRE_ASSIGN_OR_RETURN(const auto parts, gguf.Int("split.count", 0, 99999));
   if (parts.value_or(1) > 1) return Unimplemented("{}: one of {} parts of a split model", in, *parts);
 
-  std::vector<std::pair<std::string, const TensorView*>> order;
-  for (const auto& [name, t] : gguf.tensors().all()) order.emplace_back(name, &t);
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->data < b.second->data; });
+  const auto order = gguf.tensors().InFileOrder();
   int layers = 0;
   for (const auto& [name, t] : order) layers = std::max(layers, LayerOf(name) + 1);
   const bool tied = !gguf.tensors().Has("output.weight");

@@ -101,7 +101,7 @@ std::string ArrowScores::Schema() const {
       at = child[0];
     }
     const FlatBuffer::Place none = AddField(c.list > 0 ? "item" : c.name, number, at, &b, &of_type);
-    // Of floats the precision: 0 half, 1 single, 2 double.
+    // The precision of floats: 0 is half, 1 single, 2 double.
     b.Point(of_type, c.floating
                          ? b.AddTable({FlatBuffer::Number(2, c.bits / 32)}).at
                          : b.AddTable({FlatBuffer::Number(4, c.bits), FlatBuffer::Number(1, c.is_signed ? 1 : 0)}).at);

@@ -78,7 +78,7 @@ std::optional<size_t> FirstJump(std::span<const double> errors) {
     }
     if (beside.empty()) return std::nullopt;
     std::sort(beside.begin(), beside.end());
-    // Of an even number the mean of the two in the middle.
+    // The median of an even number of values is the mean of the two in the middle.
     const size_t half = beside.size() / 2;
     const double median = beside.size() % 2 == 1 ? beside[half] : (beside[half - 1] + beside[half]) / 2;
     if (errors[i] > std::max(kRounding, kJump * median)) return i;

@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// Of rows [rows][width] that two models computed.
+// The difference of rows [rows][width] that two models computed.
 struct RowsDifference {
   double error = 0;             // root mean square of b - a, relative to that of a; infinite where only b is not zero
   double cosine = 1;            // of all rows as one vector; NaN where one of them is zero
@@ -43,7 +43,7 @@ struct TokenDifference {
   bool same_best = false;  // ties go to the lower id
   uint32_t rank = 1;       // of A's best id in B, 1 = the best
 };
-// Of logits [vocab]. kInvalidArgument: sizes differ, or a logit is no number.
+// The difference of two rows of logits [vocab]. kInvalidArgument: sizes differ, or a logit is no number.
 StatusOr<TokenDifference> CompareLogits(std::span<const float> a, std::span<const float> b);
 
 }  // namespace gyre

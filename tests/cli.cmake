@@ -3,7 +3,8 @@ find_package(Python3 COMPONENTS Interpreter)
 # The program as a user starts it: on a terminal, through pipes, with settings; what it returns to the shell.
 if(GYRE_TESTS)
   gyre_tests(cli_process_tests "engine;process"
-    FILES cli_certify_test cli_chat_test cli_commands_test cli_diff_test cli_exit_code_test cli_export_test cli_grammar_check_test cli_parse_answer_test cli_pull_test
+    FILES cli_certify_test cli_chat_test cli_commands_test cli_diff_test cli_exit_code_test cli_export_test
+          cli_grammar_check_test cli_parse_answer_test cli_pull_test
           cli_sampling_flags_test cli_score_test cli_settings_test cli_tools_test cli_url_test http_server_process_test
     DEPS gyre_cli Boost::json OpenSSL::SSL OpenSSL::Crypto util)
   target_compile_definitions(

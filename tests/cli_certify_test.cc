@@ -10,6 +10,7 @@
 #include "tests/testing/golden.h"
 #include "tests/testing/safetensors_writer.h"
 #include "tests/testing/shared_data.h"
+#include "tests/testing/temp_folder.h"
 
 namespace gyre {
 namespace {
@@ -19,14 +20,8 @@ using testing::Ended;
 using testing::Gyre;
 using ::testing::HasSubstr;
 
-class CliCertifyTest : public ::testing::Test {
+class CliCertifyTest : public testing::FolderTest {
  protected:
-  CliCertifyTest() {
-    char name[] = "/tmp/gyre-certify-XXXXXX";
-    folder_ = mkdtemp(name);
-  }
-  ~CliCertifyTest() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   // The file that another program would write.
   void WriteReference(const std::vector<int64_t>& ids, const std::vector<float>& logits, uint64_t vocab) const {
     testing::Shard shard;
@@ -38,7 +33,6 @@ class CliCertifyTest : public ::testing::Test {
     more.insert(more.begin(), {"certify", model, "--reference", Path("reference"), "-q", "-t", "1"});
     return Gyre(more);
   }
-  std::string folder_;
 };
 
 constexpr uint64_t kDemoVocab = 1024;

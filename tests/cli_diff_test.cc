@@ -8,12 +8,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "model/tensor_table.h"
 #include "model/weights.h"
 #include "tests/testing/command.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/temp_folder.h"
 #include "tests/testing/tiny_hybrid.h"
 
 namespace gyre {
@@ -24,25 +24,12 @@ using testing::Ended;
 using testing::Gyre;
 using ::testing::HasSubstr;
 
-class CliDiffTest : public ::testing::Test {
+class CliDiffTest : public testing::FolderTest {
  protected:
   CliDiffTest() {
-    char name[] = "/tmp/gyre-diff-XXXXXX";
-    folder_ = mkdtemp(name);
     std::string ids;
     for (int i = 0; i < 40; ++i) ids += std::to_string((i * 37 + 5) % 96) + " ";
     std::ofstream(Path("ids.txt")) << ids;
-  }
-  ~CliDiffTest() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-  void Write(const std::string& name, const std::vector<std::byte>& bytes) const {
-    std::ofstream(Path(name), std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  }
-  std::string Read(const std::string& name) const {
-    std::ostringstream out;
-    out << std::ifstream(Path(name), std::ios::binary).rdbuf();
-    return out.str();
   }
   json::value Diff(std::vector<std::string> words) const {
     words.insert(words.begin(), "diff");
@@ -54,7 +41,6 @@ class CliDiffTest : public ::testing::Test {
     EXPECT_FALSE(error) << ended.text;
     return value;
   }
-  std::string folder_;
 };
 
 // Every element of a tensor of floats, 1% more or less in turn: a factor alone may vanish in a norm behind it.

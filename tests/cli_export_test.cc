@@ -6,13 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "model/hf/safetensors.h"
 #include "model/tensor_table.h"
 #include "model/weights.h"
 #include "tests/testing/command.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/temp_folder.h"
 
 namespace gyre {
 namespace {
@@ -21,24 +21,11 @@ using testing::Ended;
 using testing::Gyre;
 using ::testing::HasSubstr;
 
-class CliExportTest : public ::testing::Test {
+class CliExportTest : public testing::FolderTest {
  protected:
   CliExportTest() {
-    char name[] = "/tmp/gyre-export-XXXXXX";
-    folder_ = mkdtemp(name);
     Write("model.gguf", testing::BuildTinyModel({.type = DType::kQ8_0}));
     model_ = *OpenModel(Path("model.gguf"));
-  }
-  ~CliExportTest() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-  void Write(const std::string& name, const std::vector<std::byte>& bytes) const {
-    std::ofstream(Path(name), std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  }
-  std::string Read(const std::string& name) const {
-    std::ostringstream out;
-    out << std::ifstream(Path(name), std::ios::binary).rdbuf();
-    return out.str();
   }
   Ended Export(const std::string& out, std::vector<std::string> more) const {
     more.insert(more.begin(), {"export", Path("model.gguf"), "--out", Path(out), "-q"});
@@ -55,7 +42,6 @@ class CliExportTest : public ::testing::Test {
   static std::string Bytes(const std::vector<float>& v) {
     return {reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float)};
   }
-  std::string folder_;
   std::shared_ptr<const Model> model_;
 };
 

@@ -8,12 +8,12 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "fmt/core.h"
 #include "tests/testing/command.h"
 #include "tests/testing/free_port.h"
+#include "tests/testing/temp_folder.h"
 
 namespace gyre {
 namespace {
@@ -30,21 +30,9 @@ constexpr char kText[] =
     "schedules and samples. A member owns one stage, its weights and its pages of the cache. Layers can move from one "
     "worker to another while text is being generated, and the text does not change.";
 
-class CliScoreTest : public ::testing::Test {
+class CliScoreTest : public testing::FolderTest {
  protected:
-  CliScoreTest() {
-    char name[] = "/tmp/gyre-score-XXXXXX";
-    folder_ = mkdtemp(name);
-    Write("text.txt", kText);
-  }
-  ~CliScoreTest() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-  void Write(const std::string& name, const std::string& text) const { std::ofstream(Path(name)) << text; }
-  std::string Read(const std::string& name) const {
-    std::ostringstream out;
-    out << std::ifstream(Path(name), std::ios::binary).rdbuf();
-    return out.str();
-  }
+  CliScoreTest() { Write("text.txt", kText); }
   static json::value Json(const Ended& ended) {
     EXPECT_EQ(ended.code, 0) << ended.text;
     boost::system::error_code error;
@@ -57,7 +45,6 @@ class CliScoreTest : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return Json(Gyre(words));
   }
-  std::string folder_;
 };
 
 TEST_F(CliScoreTest, PerplexityComparesRuns) {

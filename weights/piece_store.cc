@@ -311,14 +311,7 @@ Status PieceStore::Differs(uint32_t piece) const {
 
 std::vector<std::string> PieceStore::AdapterPaths() const {
   std::vector<std::string> paths;
-  for (const std::string& name : manifest_->Adapters()) {
-    const auto at =
-        std::find_if(files_.files.begin(), files_.files.end(), [&](const ManifestFile& f) { return f.name == name; });
-    if (partial())
-      paths.push_back(folder_ + "/" + name);
-    else if (at != files_.files.end())
-      paths.push_back(files_.paths[static_cast<size_t>(at - files_.files.begin())]);
-  }
+  for (const std::string& name : manifest_->Adapters()) paths.push_back(folder_ + "/" + name);
   return paths;
 }
 

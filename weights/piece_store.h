@@ -93,8 +93,9 @@ class PieceStore {
   uint64_t Drop(const std::vector<uint32_t>& pieces);
   // kFailedPrecondition: this piece of the user's file is not the coordinator's, or is not what it was.
   Status Differs(uint32_t piece) const;
-  // The path for OpenModel, and the paths of its adapters.
+  // The path for OpenModel.
   std::string ModelPath() const;
+  // The paths of its adapters. REQUIRES: partial().
   std::vector<std::string> AdapterPaths() const;
 
  private:

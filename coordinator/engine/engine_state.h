@@ -212,6 +212,7 @@ class Engine::Impl {
   std::deque<LinkInbox::Command> commands_;  // that are being run
   std::vector<Delivery> events_;
   StepBatch batch_;
+  std::vector<const StepItem*> order_;  // of a step's items in its frame
   std::vector<TokenId> ids_;
   Encoder encoder_;
 

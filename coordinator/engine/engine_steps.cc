@@ -80,14 +80,14 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
   batch_.seqs.clear();
   ids_.clear();
   // Rows of one class with the same adapter lie together, so that a stage reads each adapter once.
-  std::vector<const StepItem*> order;
-  for (const StepItem& item : plan.items) order.push_back(&item);
+  order_.clear();
+  for (const StepItem& item : plan.items) order_.push_back(&item);
   const auto group = [this](const StepItem* item) {
     const Sequence* s = Find(item->seq);
     return std::pair(item->row_class, s == nullptr ? 0 : s->request.adapter);
   };
-  if (options_.adapters > 0) std::ranges::stable_sort(order, {}, group);
-  for (const StepItem* const next : order) {
+  if (options_.adapters > 0) std::ranges::stable_sort(order_, {}, group);
+  for (const StepItem* const next : order_) {
     const StepItem& item = *next;
     Sequence* s = Find(item.seq);
     if (s == nullptr) return Internal("step {} names an unknown sequence", static_cast<uint64_t>(plan.step));

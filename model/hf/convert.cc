@@ -15,17 +15,6 @@
 namespace gyre {
 namespace {
 
-// GGUF's order of the rows of queries and keys: the two halves of each head's rotated elements alternate.
-void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_bytes, std::byte* to) {
-  const uint64_t size = rows / heads, half = size / 2;
-  for (uint64_t h = 0; h < heads; ++h) {
-    for (uint64_t i = 0; i < size; ++i) {
-      const uint64_t source = h * size + i % 2 * half + i / 2;
-      std::memcpy(to + (h * size + i) * row_bytes, from + source * row_bytes, row_bytes);
-    }
-  }
-}
-
 // A tensor of the file, made from one of the folder's, or from all experts of a layer.
 struct Item {
   std::string name;
@@ -195,9 +184,7 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
       if (folder.architecture.permuted && (q || k)) {
         const uint64_t rows = t->dims.back(), n = q ? heads : kv_heads;
         if (n == 0 || rows % (2 * n) != 0) return DataLoss("{}: {} rows for {} heads", item.name, rows, n);
-        std::vector<std::byte> turned(bytes.size());
-        Permute(bytes.data(), rows, n, bytes.size() / rows, turned.data());
-        bytes = std::move(turned);
+        bytes = RepairHeads(bytes, n, bytes.size() / rows, true);
       }
       if (deals) bytes = DealHeads(item.name, delta, t->dims, types[i], std::move(bytes));
       GYRE_RETURN_IF_ERROR(writer.Write(bytes));

@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 
 StatusOr<std::vector<float>> ToFloats(const SafeTensor& t) {
-  const DType type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
-  if (t.dtype != Info(type).name) return Unimplemented("the type {}, expected floats", Printable(t.dtype));
-  std::vector<float> out(t.bytes.size() / Info(type).block_bytes);
-  Dequantize(type, t.bytes.data(), out.data(), out.size());
+  const std::optional<DType> type = FloatDType(t.dtype);
+  if (!type) return Unimplemented("the type {}, expected floats", Printable(t.dtype));
+  std::vector<float> out(t.bytes.size() / Info(*type).block_bytes);
+  Dequantize(*type, t.bytes.data(), out.data(), out.size());
   return out;
 }
 
@@ -103,8 +103,8 @@ class Loader {
     if (Ends(renamed, ".ssm_conv1d.weight") && v.dims.size() == 3 && v.dims[1] == 1) v.dims = {v.dims[0], v.dims[2]};
     v.data = t.bytes.data();
     v.bytes = t.bytes.size();
-    if (t.dtype == "F32" || t.dtype == "F16" || t.dtype == "BF16") {
-      v.type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
+    if (const std::optional<DType> type = FloatDType(t.dtype)) {
+      v.type = *type;
       if (f_.architecture.added_one && Ends(renamed, "norm.weight") && !Ends(renamed, ".ssm_norm.weight"))
         GYRE_RETURN_IF_ERROR(MapFloats(
             t, [](float w) { return w + 1; }, &v));

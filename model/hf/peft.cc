@@ -23,7 +23,7 @@ namespace json = boost::json;
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kTensors = "adapter_model.safetensors";
 
-// What is read here, what says how it was trained, and what the tensors show.
+// The keys that are read here, those that say how the adapter was trained, and those that the tensors show, too.
 constexpr std::string_view kAdapterKeys[] = {"peft_type",
                                              "r",
                                              "lora_alpha",
@@ -133,10 +133,11 @@ StatusOr<PeftAdapter> ReadPeft(const std::string& path) {
     v.dims.assign(t.shape.rbegin(), t.shape.rend());
     v.data = t.bytes.data();
     v.bytes = t.bytes.size();
-    if (t.dtype != "F32" && t.dtype != "F16" && t.dtype != "BF16")
+    const std::optional<DType> type = FloatDType(t.dtype);
+    if (!type)
       return Unimplemented("{}: tensor {} has the type {}, expected floats", kTensors, Printable(name),
                            Printable(t.dtype));
-    v.type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
+    v.type = *type;
     if (a && v.dims.size() == 2 && v.dims[1] > 0) {
       GYRE_ASSIGN_OR_RETURN(const std::optional<double> own, PatternValue(config, "alpha_pattern", module));
       const auto rank = static_cast<double>(v.dims[1]);

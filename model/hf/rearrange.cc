@@ -37,6 +37,20 @@ StatusOr<std::vector<float>> GatherScales(const TensorView& t, std::span<const R
   return out;
 }
 
+std::vector<std::byte> RepairHeads(std::span<const std::byte> rows, uint64_t heads, size_t row_bytes,
+                                   bool from_halves) {
+  std::vector<std::byte> out(rows.size());
+  const uint64_t size = rows.size() / row_bytes / heads, half = size / 2;
+  for (uint64_t h = 0; h < heads; ++h) {
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t in_pairs = h * size + i, in_halves = h * size + i % 2 * half + i / 2;
+      std::memcpy(out.data() + (from_halves ? in_pairs : in_halves) * row_bytes,
+                  rows.data() + (from_halves ? in_halves : in_pairs) * row_bytes, row_bytes);
+    }
+  }
+  return out;
+}
+
 std::vector<RowRun> QkvRuns(const DeltaHeads& h) {
   const uint64_t values = h.values / h.keys * h.size, each = 2 * h.size + 2 * values;
   std::vector<RowRun> runs;

@@ -20,6 +20,11 @@ std::vector<std::byte> GatherRows(const TensorView& t, std::span<const RowRun> r
 // Their scales; none where the tensor has none. kUnimplemented: 8-bit floats whose blocks of scales the runs cut.
 StatusOr<std::vector<float>> GatherScales(const TensorView& t, std::span<const RowRun> runs);
 
+// The rows of a matrix of `heads` equal heads, from one order of rotated elements to the other: in halves, as folders
+// have it, the elements i and i + size / 2 of a head are a pair, in GGUF's order for some architectures 2 i and 2 i
+// + 1. REQUIRES: rows of row_bytes, an even number for each head.
+std::vector<std::byte> RepairHeads(std::span<const std::byte> rows, uint64_t heads, size_t row_bytes, bool from_halves);
+
 // A delta net's heads.
 struct DeltaHeads {
   uint64_t keys = 0, values = 0, size = 0;

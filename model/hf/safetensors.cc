@@ -55,6 +55,13 @@ StatusOr<SafeTensor> ReadOne(const json::value& v, std::span<const std::byte> da
 
 }  // namespace
 
+std::optional<DType> FloatDType(std::string_view dtype) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (dtype == Info(type).name) return type;
+  }
+  return std::nullopt;
+}
+
 StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file,
                                                              std::map<std::string, std::string>* metadata) {
   uint64_t header = 0;

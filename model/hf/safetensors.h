@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/quant.h"
 
 namespace gyre {
 
@@ -17,6 +20,9 @@ struct SafeTensor {
   std::vector<uint64_t> shape;  // slowest first
   std::span<const std::byte> bytes;
 };
+
+// The type of floats that a dtype names: F32, F16 or BF16; nullopt: another one.
+std::optional<DType> FloatDType(std::string_view dtype);
 
 // `metadata`, unless null, gets the texts of the file's "__metadata__". kDataLoss: an invalid header, a tensor outside
 // the file, of another size than its shape, or over another one.

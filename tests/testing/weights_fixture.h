@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,28 +10,11 @@
 #include <vector>
 
 #include "model/weights.h"
+#include "tests/testing/temp_folder.h"
 #include "weights/manifest.h"
 #include "weights/weight_cache.h"
 
 namespace gyre::testing {
-
-class TempFolder {
- public:
-  TempFolder() {
-    char path[] = "/tmp/gyre-weights-XXXXXX";
-    path_ = mkdtemp(path);
-  }
-  ~TempFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline std::shared_ptr<const Model> Opened(const std::string& path, const OpenOptions& options = {}) {
   auto model = OpenModel(path, options);
