@@ -89,18 +89,15 @@ constexpr int kHalves = 2, kUnrolled = 16;
 
 constexpr size_t kSlice = 4;
 // For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
-// kSlice panels, which are separate streams in different pages. Blocks [begin, end), the first of which is at w; later
-// ones than the first are added to `out`.
+// kSlice panels, which are separate streams in different pages.
 template <typename L, size_t R>
 void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns,
-                size_t ahead, size_t begin, size_t end, float* out, size_t ldo) {
+                size_t ahead, float* out, size_t ldo) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const __m256i ones = _mm256_set1_epi16(1);
-  __m256 sum[2 * kSlice][R];
-  for (size_t half = 0; half < 2 * kSlice; ++half)
-    LoadSums(out + 8 * half, ldo, half < 2 * panels ? Columns(8 * half, columns) : 0, begin == 0, sum[half]);
-  size_t at = x.At(row, begin);
-  for (size_t u = 0; u < (end - begin) / L::kBlocks; ++u) {
+  __m256 sum[2 * kSlice][R] = {};
+  size_t at = x.At(row, 0);
+  for (size_t u = 0; u < x.blocks / L::kBlocks; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, at += x.group) {
       const int8_t* q = x.q + at * kBlock;
       for (size_t p = 0; p < panels; ++p) {

@@ -21,6 +21,14 @@ struct BookTables {
   Planes<1024> iq2_s;
   Planes<2048> iq1;
   alignas(64) uint8_t digit[5][256];  // digit n of a byte (panels.h)
+  // IQ3: each point behind four zeros, and zeros behind the last: with a point in the lower or in the upper half of
+  // eight bytes, whatever lies beside it is 0 there.
+  template <size_t n>
+  struct Spread {
+    alignas(64) uint32_t words[2 * n + 1];
+  };
+  Spread<256> spread_iq3_xxs;
+  Spread<512> spread_iq3_s;
   const BookPoints* points;
 
   BookTables();
@@ -46,6 +54,13 @@ const auto* PointsOf() {
   if constexpr (L::kType == T::kIq3Xxs) return kBookTables.points->iq3_xxs;
   if constexpr (L::kType == T::kIq3S) return kBookTables.points->iq3_s;
   if constexpr (L::kType == T::kIq1S || L::kType == T::kIq1M) return kBookTables.points->iq1;
+}
+
+template <typename L>
+const std::byte* SpreadPointsOf() {
+  using T = PanelType;
+  if constexpr (L::kType == T::kIq3Xxs) return reinterpret_cast<const std::byte*>(kBookTables.spread_iq3_xxs.words);
+  if constexpr (L::kType == T::kIq3S) return reinterpret_cast<const std::byte*>(kBookTables.spread_iq3_s.words);
 }
 
 }  // namespace gyre::cpu
