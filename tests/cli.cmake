@@ -96,7 +96,7 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
   add_test(NAME demo_model_evaluation
            COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/demo_model/evaluate.py $<TARGET_FILE:gyre>
                    ${PROJECT_SOURCE_DIR}/models/demo.gguf --ring 3)
-  set_tests_properties(demo_model_evaluation PROPERTIES LABELS "engine;process" TIMEOUT 600)
+  set_tests_properties(demo_model_evaluation PROPERTIES LABELS "engine;process;full" TIMEOUT 600)
 elseif(GYRE_TESTS AND NOT Python3_FOUND)
   message(STATUS "no python3: the demo model is not evaluated")
 endif()

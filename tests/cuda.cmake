@@ -49,7 +49,7 @@ if(GYRE_TESTS AND NVCC)
   set_tests_properties(cuda_compiles PROPERTIES LABELS slow TIMEOUT 1200)
   if(NOT GYRE_SANITIZE)  # the emulator's compiler takes what nvcc does not: a host's function in a kernel
     add_test(NAME cuda_compiles_for_sm_80 COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_cuda --nvcc ${NVCC} --arch 80)
-    set_tests_properties(cuda_compiles_for_sm_80 PROPERTIES LABELS "unit;pure" TIMEOUT 600 PROCESSORS 2)
+    set_tests_properties(cuda_compiles_for_sm_80 PROPERTIES LABELS "unit;pure;full" TIMEOUT 600 PROCESSORS 2)
   endif()
 endif()
 if(GYRE_TESTS)

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "tests/testing/engine_rig.h"
+#include "tests/testing/sanitized.h"
 
 namespace gyre {
 namespace {
@@ -337,7 +338,7 @@ TEST_F(EngineRequests, ARingThatIsGivenUpAtOnceHoldsNothingUp) {
 
 // A loop that overlooks the moment waits for ever. Its first round is slow, so that the moment often falls into it.
 TEST_F(EngineRequests, StoppingEndsTheLoopAtWhateverMomentItComes) {
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < (testing::kSanitized ? 3000 : 10000); ++i) {
     auto engine = Engine::Start(options_);
     ASSERT_TRUE(engine.ok()) << engine.status();
     (*engine)->Resume(stage_.NewRing());

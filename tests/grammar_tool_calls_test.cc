@@ -68,7 +68,7 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
       const auto g = MadeCalls(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       size_t most = 0, texts = 0;
-      constexpr size_t kTexts = testing::kSanitized ? 60 : 120;
+      constexpr size_t kTexts = testing::kSanitized ? 24 : 120;
       for (size_t i = 0; i < kTexts; ++i) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
@@ -94,7 +94,7 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
 TEST(GrammarToolCalls, RandomSchemasAreObeyedInEveryForm) {
   std::mt19937 random(11);
   size_t made = 0, calls_read = 0;
-  constexpr int kSchemas = gyre::testing::kSanitized ? 12 : 40;
+  constexpr int kSchemas = gyre::testing::kSanitized ? 4 : 40;
   for (int i = 0; i < kSchemas; ++i) {
     json::object schema{{"type", "object"}, {"properties", json::object()}, {"required", json::array()}};
     for (const char* name : {"a", "b", "c"}) {
@@ -139,7 +139,7 @@ TEST(GrammarToolCalls, InAnyTextCallsObeyTheirSchemas) {
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       std::mt19937 random(5);
       size_t read_calls = 0;
-      constexpr size_t kTexts = testing::kSanitized ? 16 : 40;
+      constexpr size_t kTexts = testing::kSanitized ? 8 : 40;
       for (size_t i = 0; i < kTexts; ++i) {
         // The text goes on with what a call begins with, as a model's would.
         std::string begins;
