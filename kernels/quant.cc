@@ -144,6 +144,13 @@ void DequantizeRow(const WeightView& w, size_t row, float* out) {
     for (size_t i = 0; i < w.k; ++i) out[i] = Fp8ToFloat(static_cast<uint8_t>(data[i])) * BlockScale(w, row, i);
     return;
   }
+  if (w.type == DType::kNVFP4) {
+    Dequantize(w.type, data, out, w.k);
+    float scale = 0;
+    std::memcpy(&scale, w.scales + row * w.k / w.group * sizeof scale, sizeof scale);
+    for (size_t i = 0; i < w.k; ++i) out[i] *= scale;
+    return;
+  }
   for (size_t i = 0; i < w.k; ++i) {
     float scale = 0;
     std::memcpy(&scale, w.scales + (row * w.k + i) / w.group * sizeof scale, sizeof scale);

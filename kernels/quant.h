@@ -81,8 +81,9 @@ struct WeightView {
   size_t n = 0;  // outputs
   size_t k = 0;  // inputs; a multiple of the type's block
   const std::byte* data = nullptr;
-  // kI8 (llama2.c version 2): one f32 scale, unaligned, for each `group` elements of the flattened matrix. kF8E4M3: one
-  // for each block of `group` x `group` elements [n / group][k / group], rounded up.
+  // kI8 (llama2.c version 2): one f32 scale, unaligned, for each `group` elements of the flattened matrix. kNVFP4: the
+  // same, where a group is a whole matrix (WholeScale). kF8E4M3: one for each block of `group` x `group` elements
+  // [n / group][k / group], rounded up.
   const std::byte* scales = nullptr;
   size_t group = 0;
   size_t first_row = 0;  // kF8E4M3: of this view, in the matrix that the scales belong to
@@ -108,6 +109,14 @@ inline float BlockScale(const WeightView& w, size_t row, size_t column) {
   float scale = 0;
   std::memcpy(&scale, w.scales + ((w.first_row + row) / w.group * across + column / w.group) * sizeof scale,
               sizeof scale);
+  return scale;
+}
+// What all weights of the matrix are multiplied by, beside their blocks' scales: NVFP4's scale of the second level,
+// else
+// 1. REQUIRES: the matrix is one group.
+inline float WholeScale(const WeightView& w) {
+  float scale = 1;
+  if (w.type == DType::kNVFP4 && w.scales != nullptr) std::memcpy(&scale, w.scales, sizeof scale);
   return scale;
 }
 // Writes row `row` as k floats. REQUIRES: Info(type).dequantizes, or kI8 or kF8E4M3 with scales.

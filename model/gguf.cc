@@ -296,6 +296,7 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
     GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));
   }
   GYRE_RETURN_IF_ERROR(CheckOverlap(g.tensors_));
+  GYRE_RETURN_IF_ERROR(g.tensors_.AddScales());
   return g;
 }
 
@@ -317,7 +318,7 @@ Gguf Gguf::FromParts(std::map<std::string, GgufValue, std::less<>> metadata, Ten
 
 Status Gguf::AddTensors(const Gguf& part) {
   for (const auto& [name, view] : part.tensors_.all()) GYRE_RETURN_IF_ERROR(tensors_.Add(name, view));
-  return absl::OkStatus();
+  return tensors_.AddScales();
 }
 
 Status Gguf::Replace(const std::string& name, const std::vector<std::pair<std::string, TensorView>>& by) {

@@ -244,7 +244,9 @@ StatusOr<MtpWeights> ReadMtp(const TensorTable& tensors, const ModelSpec& spec) 
     GYRE_ASSIGN_OR_RETURN(w.output, tensors.Matrix(names[5], vocab, dim));
   }
   for (const auto& [name, t] : tensors.all()) {
-    if (!name.starts_with(layer) || used.count(name) > 0 || IsIgnored(name, spec)) continue;
+    if (!name.starts_with(layer) || used.count(name) > 0 || used.count(tensors.ScaledBy(name)) > 0 ||
+        IsIgnored(name, spec))
+      continue;
     return Unimplemented("tensor {} has no place in the layer for drafts of {}", Printable(name), spec.architecture);
   }
   return w;
@@ -297,7 +299,8 @@ StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensor
   GYRE_RETURN_IF_ERROR(ReadHead(tensors, spec).status());
   std::vector<std::string> unread;
   for (const auto& [name, t] : tensors.all()) {
-    if (used.count(name) == 0 && !MayBeLeftOut(name, spec)) unread.push_back(name);
+    const bool read = used.count(name) > 0 || used.count(tensors.ScaledBy(name)) > 0;
+    if (!read && !MayBeLeftOut(name, spec)) unread.push_back(name);
   }
   std::sort(unread.begin(), unread.end());
   return unread;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <span>
 #include <thread>
 
@@ -174,27 +175,67 @@ bool IsMade(DType type) {
   return Quantize(type, none.data(), block.data(), none.size());
 }
 
-// Quantizes rows [begin, end) of k elements and returns the error. `importance`: of the columns, for `rows` rows of
-// each expert its own; or empty. `added`: what comes to the rows before.
-Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end,
-              std::span<const float> importance, uint64_t rows, std::span<const Addition> added, std::byte* out) {
-  Error sum;
-  std::vector<float> row(k), back(k);
-  const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes,
-               to = k / Info(type).block_elems * Info(type).block_bytes;
-  for (uint64_t r = begin; r < end; ++r) {
-    Dequantize(t.type, t.data + r * from, row.data(), k);
-    for (const Addition& a : added) a.AddTo(r, row.data());
-    std::byte* dst = out + (r - begin) * to;
-    Quantize(type, row.data(), dst, k, importance.empty() ? nullptr : importance.data() + r / rows * k);
-    Dequantize(type, dst, back.data(), k);
-    for (size_t i = 0; i < k; ++i) {
-      const double v = static_cast<double>(row[i]), e = static_cast<double>(back[i]) - v;
-      sum.squared += e * e;
-      sum.values += v * v;
-    }
+// NVFP4's scale of the second level: the largest weight is the largest code times the largest scale of a block. 1 if
+// there is none but 0.
+float SecondScale(float largest) { return largest > 0 ? largest / (6.0f * 448.0f) : 1; }
+
+// How a tensor's rows become those of the new file.
+struct Conversion {
+  const WeightView from;
+  const DType type;
+  const std::span<const float> importance;  // of the columns, for `rows` rows of each expert its own; or empty
+  const uint64_t rows;                      // of a matrix
+  const std::span<const Addition> added;    // what comes to the rows before
+  std::vector<float> scales;                // of each matrix, what its weights are divided by; or empty
+
+  void Row(uint64_t r, float* row) const {
+    DequantizeRow(from, r, row);
+    for (const Addition& a : added) a.AddTo(r, row);
   }
-  return sum;
+  uint64_t to_bytes() const { return from.k / Info(type).block_elems * Info(type).block_bytes; }
+  // The largest magnitude of rows [begin, end).
+  float Largest(uint64_t begin, uint64_t end) const {
+    std::vector<float> row(from.k);
+    float largest = 0;
+    for (uint64_t r = begin; r < end; ++r) {
+      Row(r, row.data());
+      for (const float v : row) largest = std::max(largest, std::fabs(v));
+    }
+    return largest;
+  }
+  // Quantizes rows [begin, end) and returns the error.
+  Error Rows(uint64_t begin, uint64_t end, std::byte* out) const {
+    Error sum;
+    std::vector<float> row(from.k), back(from.k);
+    for (uint64_t r = begin; r < end; ++r, out += to_bytes()) {
+      Row(r, row.data());
+      const float scale = scales.empty() ? 1 : scales[r / rows];
+      if (scale != 1) {
+        for (float& v : row) v /= scale;
+      }
+      Quantize(type, row.data(), out, from.k, importance.empty() ? nullptr : importance.data() + r / rows * from.k);
+      Dequantize(type, out, back.data(), from.k);
+      for (size_t i = 0; i < from.k; ++i) {
+        const double v = static_cast<double>(row[i]) * static_cast<double>(scale),
+                     e = static_cast<double>(back[i]) * static_cast<double>(scale) - v;
+        sum.squared += e * e;
+        sum.values += v * v;
+      }
+    }
+    return sum;
+  }
+};
+
+// Calls f(begin, end, number) for up to `threads` shares of the rows [begin, end), each on a thread.
+template <typename Fn>
+void ForShares(uint64_t begin, uint64_t end, uint64_t share, uint64_t threads, const Fn& f) {
+  std::atomic<uint64_t> next{0};
+  OnThreads(threads, [&](bool) {
+    for (uint64_t w = next++; w < threads; w = next++) {
+      const uint64_t from = std::min(end, begin + w * share), to = std::min(end, from + share);
+      if (from < to) f(from, to, w);
+    }
+  });
 }
 
 // --tensor-type: tensors whose name has the pattern get the type.
@@ -323,10 +364,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   GYRE_ASSIGN_OR_RETURN(const auto parts, gguf.Int("split.count", 0, 99999));
   if (parts.value_or(1) > 1) return Unimplemented("{}: one of {} parts of a split model", in, *parts);
 
-  const auto order = gguf.tensors().InFileOrder();
+  const TensorTable& tensors = gguf.tensors();
+  const auto order = tensors.InFileOrder();
   int layers = 0;
   for (const auto& [name, t] : order) layers = std::max(layers, LayerOf(name) + 1);
-  const bool tied = !gguf.tensors().Has("output.weight");
+  const bool tied = !tensors.Has("output.weight");
   QuantizeReport report;
   std::vector<DType> types;
   uint64_t total = 0;
@@ -356,7 +398,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   }
 
   for (const auto& [name, added] : o.additions) {
-    if (!gguf.tensors().Has(name)) return Unimplemented("{}: tensor {} is in another one in this file", in, name);
+    if (!tensors.Has(name)) return Unimplemented("{}: tensor {} is in another one in this file", in, name);
   }
   NewFileOptions place{.overwrite = o.overwrite, .sources = o.sources};
   place.sources.push_back(file);
@@ -368,7 +410,28 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   }
   if (mix != nullptr) writer.Add("general.file_type", mix->file_type);
   writer.Add("general.quantization_version", uint32_t{2});
-  for (size_t i = 0; i < order.size(); ++i) writer.AddTensor(order[i].first, types[i], order[i].second->dims);
+  // Which tensors get new codes. NVFP4's have a scale of the second level beside them, unless another tensor has its
+  // name.
+  std::map<std::string, bool> changes, scaled;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto& [name, t] = order[i];
+    changes[name] = types[i] != t->type || o.additions.contains(name);
+    const std::string scale = name.ends_with(".weight") ? name.substr(0, name.size() - 7) + ".scale" : "";
+    scaled[name] = changes[name] && types[i] == DType::kNVFP4 && !scale.empty() &&
+                   (!tensors.Has(scale) || tensors.ScaledBy(scale) == name);
+  }
+  const auto matrices = [](const TensorView& t) { return t.dims.size() > 2 ? t.dims[2] : uint64_t{1}; };
+  // The scale of a tensor that gets new codes is in these, or in a scale of its own.
+  const auto left_out = [&](const std::string& name) {
+    const std::string weight = tensors.ScaledBy(name);
+    return !weight.empty() && changes.at(weight);
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto& [name, t] = order[i];
+    if (left_out(name)) continue;
+    writer.AddTensor(name, types[i], t->dims);
+    if (scaled[name]) writer.AddTensor(name.substr(0, name.size() - 7) + ".scale", DType::kF32, {matrices(*t)});
+  }
   GYRE_RETURN_IF_ERROR(writer.Begin());
 
   Error sum;
@@ -376,43 +439,53 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   const auto threads = static_cast<uint64_t>(std::max(1, o.threads));
   HintRead(file->bytes(), ReadHint::kSequential);
   for (size_t i = 0; i < order.size(); ++i) {
-    const TensorView& t = *order[i].second;
+    const auto& [name, view] = order[i];
+    const TensorView& t = *view;
     // The next tensor is read from the disk while this one is quantized.
     if (i + 1 < order.size()) HintRead({order[i + 1].second->data, order[i + 1].second->bytes}, ReadHint::kSoon);
     std::vector<Addition> added;
-    if (const auto found = o.additions.find(order[i].first); found != o.additions.end()) {
+    if (const auto found = o.additions.find(name); found != o.additions.end()) {
       for (const RowAddition& a : found->second) added.emplace_back(a);
     }
-    if (types[i] == t.type && added.empty()) {
+    if (left_out(name)) {
+      done += t.bytes;
+      continue;
+    }
+    if (!changes.at(name)) {
       GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
       report.bytes_after += t.bytes;
     } else {
-      const uint64_t k = t.dims[0];
-      const std::span<const float> importance = o.importance.Find(order[i].first);
+      const std::span<const float> importance = o.importance.Find(name);
       report.with_importance += importance.empty() ? 0 : 1;
-      uint64_t rows = 1;
-      for (size_t d = 1; d < t.dims.size(); ++d) rows *= t.dims[d];
-      const uint64_t row_bytes = k / Info(types[i]).block_elems * Info(types[i]).block_bytes;
-      const uint64_t share = std::max<uint64_t>(1, kChunkBytes / (4 * k));  // rows a thread
-      for (uint64_t at = 0; at < rows; at += share * threads) {
-        const uint64_t end = std::min(rows, at + share * threads);
-        std::vector<std::byte> bytes((end - at) * row_bytes);
-        std::vector<Error> errors(threads);
-        std::atomic<uint64_t> next{0};
-        OnThreads(threads, [&](bool) {
-          for (uint64_t w = next++; w < threads; w = next++) {
-            const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
-            if (from < to) {
-              errors[w] = Convert(t, types[i], k, from, to, importance, t.dims[1], added,
-                                  bytes.data() + (from - at) * row_bytes);
-            }
+      const WeightView all = t.Rows();
+      Conversion c{
+          .from = all, .type = types[i], .importance = importance, .rows = t.dims[1], .added = added, .scales = {}};
+      const uint64_t share = std::max<uint64_t>(1, kChunkBytes / (4 * all.k));  // rows a thread
+      if (scaled[name]) {
+        for (uint64_t m = 0; m < matrices(t); ++m) {
+          std::vector<float> largest(threads);
+          for (uint64_t at = m * c.rows; at < (m + 1) * c.rows; at += share * threads) {
+            ForShares(at, std::min((m + 1) * c.rows, at + share * threads), share, threads,
+                      [&](uint64_t from, uint64_t to, uint64_t w) {
+                        largest[w] = std::max(largest[w], c.Largest(from, to));
+                      });
           }
+          c.scales.push_back(SecondScale(*std::max_element(largest.begin(), largest.end())));
+        }
+      }
+      for (uint64_t at = 0; at < all.n; at += share * threads) {
+        const uint64_t end = std::min<uint64_t>(all.n, at + share * threads);
+        std::vector<std::byte> bytes((end - at) * c.to_bytes());
+        std::vector<Error> errors(threads);
+        ForShares(at, end, share, threads, [&](uint64_t from, uint64_t to, uint64_t w) {
+          errors[w] = c.Rows(from, to, bytes.data() + (from - at) * c.to_bytes());
         });
         for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;
         GYRE_RETURN_IF_ERROR(writer.Write(bytes));
         report.bytes_after += bytes.size();
-        if (o.progress) GYRE_RETURN_IF_ERROR(o.progress(done + t.bytes * end / rows, total));
+        if (o.progress) GYRE_RETURN_IF_ERROR(o.progress(done + t.bytes * end / all.n, total));
       }
+      if (scaled[name]) GYRE_RETURN_IF_ERROR(writer.Write(std::as_bytes(std::span<const float>(c.scales))));
     }
     done += t.bytes;
     if (o.progress) GYRE_RETURN_IF_ERROR(o.progress(done, total));

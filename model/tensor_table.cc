@@ -20,6 +20,12 @@ std::string KnownTypes() {
   return names;
 }
 
+// The name with another end; "" if it does not end so.
+std::string Sibling(std::string_view name, std::string_view end, std::string_view other) {
+  if (!name.ends_with(end)) return "";
+  return std::string(name.substr(0, name.size() - end.size())) + std::string(other);
+}
+
 }  // namespace
 
 TensorView TensorView::WithData(MadeTensor::Bytes* held) const {
@@ -46,6 +52,33 @@ Status TensorTable::Add(std::string name, TensorView tensor) {
   const auto [it, added] = tensors_.emplace(std::move(name), std::move(tensor));
   if (!added) return DataLoss("tensor {} stands in the file twice", Printable(it->first));
   return absl::OkStatus();
+}
+
+Status TensorTable::AddScales() {
+  for (auto& [name, t] : tensors_) {
+    const std::string scale = Sibling(name, ".weight", ".scale");
+    const TensorView* s = Find(scale);
+    if (s == nullptr || ScaledBy(scale) != name) continue;
+    const bool experts = t.dims.size() == 3 && s->dims == std::vector<uint64_t>{t.dims[2]};
+    if (s->type != DType::kF32 || (!experts && s->dims != std::vector<uint64_t>{1})) {
+      return DataLoss(
+          "the scale of tensor {} has the type {} and the shape {}, expected one number in F32 for each matrix",
+          Printable(name), Info(s->type).name, DescribeDims(s->dims));
+    }
+    t.scales = s->data;
+    t.group = t.bytes / Info(t.type).block_bytes * Info(t.type).block_elems / s->dims[0];
+  }
+  return absl::OkStatus();
+}
+
+std::string TensorTable::ScaledBy(const std::string& name) const {
+  // Gemma 4's experts have a factor of such a name, beside one of their router; it covers the scale.
+  if (Has(Sibling(name, "ffn_down_exps.scale", "ffn_gate_inp.scale"))) return "";
+  for (const std::string_view end : {".scale", ".input_scale"}) {
+    const std::string weight = Sibling(name, end, ".weight");
+    if (const TensorView* t = Find(weight); t != nullptr && t->type == DType::kNVFP4) return weight;
+  }
+  return "";
 }
 
 const TensorView* TensorTable::Find(const std::string& name) const {

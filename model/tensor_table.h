@@ -21,7 +21,7 @@ struct TensorView {
   std::vector<uint64_t> dims;       // dims[0] is the fastest: a matrix [n][k] has {k, n}
   const std::byte* data = nullptr;  // null where `made` is not
   size_t bytes = 0;
-  const std::byte* scales = nullptr;  // as in WeightView
+  const std::byte* scales = nullptr;  // as in WeightView; NVFP4's are those of experts, or one
   size_t group = 0;
   std::shared_ptr<const MadeTensor> made;  // makes the data
 
@@ -44,6 +44,12 @@ class TensorTable {
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
+  // Gives weights in NVFP4 what GGUF has beside them: "X.scale" has one number for "X.weight", or one for each expert.
+  // kDataLoss: it has another shape or type.
+  Status AddScales();
+  // Whether the tensor is such a scale, or one of activations ("X.input_scale", which nothing here needs), of a tensor
+  // in NVFP4; then that tensor's name, else "".
+  std::string ScaledBy(const std::string& name) const;
   // The same in the order of their places in the file; those that are made come first, by name.
   std::vector<std::pair<std::string, const TensorView*>> InFileOrder() const;
   // The type of most bytes, as "Q8_0"; "" if there are no tensors.

@@ -41,10 +41,9 @@ class Products : public testing::KernelTest {
                   exact ? Arithmetic::kExact : Arithmetic::kDecode);
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     std::vector<float> wide(k);
-    const size_t row_bytes = w.bytes.size() / n;
     size_t wrong = 0;
     for (size_t c = 0; c < n; ++c) {
-      Dequantize(type, w.bytes.data() + c * row_bytes, wide.data(), k);
+      DequantizeRow(w.view, c, wide.data());
       for (size_t r = 0; r < rows; ++r) {
         double norm = 0;
         for (size_t i = 0; i < k; ++i)
@@ -80,6 +79,7 @@ class Products : public testing::KernelTest {
     round(&seen);
     if (type != DType::kF16 && type != DType::kF32)
       round(&wide);  // f16 and f32 become sums of two bf16 with at least 16 bits
+    for (float& f : wide) f *= WholeScale(w.view);
     const WeightView rounded{
         .type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
     ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());

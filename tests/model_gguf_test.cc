@@ -282,5 +282,43 @@ TEST(GgufHeaderTest, TheBeginningTellsWhereTheDataBegins) {
   EXPECT_TRUE(absl::IsDataLoss(Gguf::HeaderBytes(std::span(file).first(64), 64).status()));
 }
 
+// NVFP4's scales of the second level: "X.scale" has one for a matrix, or one for each expert.
+TEST(GgufScalesTest, BelongToTheirWeights) {
+  const auto parsed = [](DType type, const std::vector<uint64_t>& weight, const std::vector<uint64_t>& scale,
+                         DType scale_type = DType::kF32, const std::string& stem = "blk.0.ffn_up_exps",
+                         bool router_scale = false) {
+    testing::GgufWriter writer;
+    writer.String("general.architecture", "llama");
+    uint64_t elements = 1, numbers = 1;
+    for (const uint64_t d : weight) elements *= d;
+    for (const uint64_t d : scale) numbers *= d;
+    writer.Tensor(stem + ".weight", type, weight, std::vector<float>(elements, 1.0f));
+    std::vector<float> scales;
+    for (uint64_t i = 0; i < numbers; ++i) scales.push_back(0.5f + static_cast<float>(i));
+    writer.Tensor(stem + ".scale", scale_type, scale, scales);
+    if (router_scale) writer.Tensor("blk.0.ffn_gate_inp.scale", DType::kF32, {2}, std::vector<float>(2, 1.0f));
+    const std::vector<std::byte> file = writer.Finish();
+    const auto gguf = Gguf::Parse(file);
+    if (!gguf.ok()) return Message(gguf.status());
+    const TensorView* t = gguf->tensors().Find(stem + ".weight");
+    std::string values;
+    std::vector<float> row(weight[0]);
+    for (uint64_t r = 0; r < t->Rows().n; ++r) {
+      DequantizeRow(t->Rows(), r, row.data());
+      values += std::to_string(row[0]).substr(0, 3) + " ";
+    }
+    return values + gguf->tensors().ScaledBy(stem + ".scale");
+  };
+  EXPECT_EQ(parsed(DType::kNVFP4, {64, 2}, {1}), "0.5 0.5 blk.0.ffn_up_exps.weight");
+  EXPECT_EQ(parsed(DType::kNVFP4, {64, 2, 2}, {2}), "0.5 0.5 1.5 1.5 blk.0.ffn_up_exps.weight");
+  EXPECT_EQ(parsed(DType::kQ8_0, {64, 2}, {1}), "1.0 1.0 ");
+  // The factor of Gemma 4's experts, which covers it, has the same name.
+  EXPECT_EQ(parsed(DType::kNVFP4, {64, 1, 2}, {2}, DType::kF32, "blk.0.ffn_down_exps", true), "1.0 1.0 ");
+  EXPECT_THAT(parsed(DType::kNVFP4, {64, 2}, {2}),
+              HasSubstr("scale of tensor blk.0.ffn_up_exps.weight has the type F32"));
+  EXPECT_THAT(parsed(DType::kNVFP4, {64, 2, 3}, {2}), HasSubstr("one number in F32 for each matrix"));
+  EXPECT_THAT(parsed(DType::kNVFP4, {64, 2}, {1}, DType::kF16), HasSubstr("has the type F16"));
+}
+
 }  // namespace
 }  // namespace gyre

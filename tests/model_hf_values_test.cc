@@ -1,7 +1,9 @@
 // Weights of Hugging Face's folders in formats of their own, from the values as the formats define them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <random>
 
@@ -72,6 +74,83 @@ TEST_F(HfValuesTest, ExpertsInBlocksOfMxfp4AreTheirValues) {
         check(w->experts[e].gate, "gate_up_proj", e * 64 + 2 * r, w->vector(Slot::kExpertGateBias));
         check(w->experts[e].up, "gate_up_proj", e * 64 + 2 * r + 1, w->vector(Slot::kExpertUpBias));
         check(w->experts[e].down, "down_proj", e * 32 + r, w->vector(Slot::kExpertDownBias));
+      }
+    }
+  }
+}
+
+// NVFP4 as ModelOpt and as compressed-tensors write it, and MXFP4 of the latter: the folder, and the GGUF file made of
+// it.
+TEST_F(HfValuesTest, PackedFloatsOf4BitsAreTheirValues) {
+  constexpr double kCodes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  testing::TinyOptions o;
+  o.dim = 128;
+  o.layers = 1;
+  MakeFolder({"llama", "llama"}, testing::BuildTinyModel(o), 1);
+  auto file = MappedFile::Open(Path("model.safetensors"));
+  auto tensors = *ParseSafetensors((*file)->bytes());
+  const std::string layer = "model.layers.0.self_attn.";
+  struct Packed {
+    std::string name, beside, second_name;
+    Slot slot;
+    uint64_t group;
+    float second, factor;
+  };
+  const Packed all[] = {{layer + "o_proj.weight", "", "_scale_2", Slot::kO, 16, 0.0015f, 0.0015f},
+                        {layer + "v_proj.weight", "_packed", "_global_scale", Slot::kV, 16, 500, 1 / 500.0f},
+                        {layer + "k_proj.weight", "_packed", "", Slot::kK, 32, 0, 1}};
+  std::map<std::string, std::string> codes, scales;
+  std::map<std::string, uint64_t> rows;
+  const uint64_t k = 128;
+  std::mt19937 random(2);
+  Shard out;
+  for (const auto& [name, t] : tensors) {
+    const auto* p = std::find_if(std::begin(all), std::end(all), [&](const Packed& one) { return one.name == name; });
+    if (p == std::end(all)) {
+      out.Add(name, t.dtype, t.shape, std::string(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size()));
+      continue;
+    }
+    const uint64_t n = rows[name] = t.shape[0];
+    for (uint64_t i = 0; i < n * k / 2; ++i) codes[name] += static_cast<char>(random());
+    for (uint64_t i = 0; i < n * k / p->group; ++i)
+      scales[name] += static_cast<char>(p->group == 16 ? random() % 127 : 100 + random() % 30);
+    out.Add(name + p->beside, "U8", {n, k / 2}, codes[name]);
+    out.Add(name + "_scale", p->group == 16 ? "F8_E4M3" : "U8", {n, k / p->group}, scales[name]);
+    const std::string module = name.substr(0, name.rfind('.'));
+    if (!p->second_name.empty()) out.AddFloats(name + p->second_name, {1}, {p->second});
+    out.AddFloats(module + (p->beside.empty() ? ".input_scale" : ".input_global_scale"), {1}, {3});
+  }
+  tensors.clear();
+  Write(Path("model.safetensors"), out.Bytes());
+  const auto folder = OpenHfFolder(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto report = ConvertToGguf(**folder, Path("converted.gguf"), {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->changed.empty());
+  for (const std::string& path : {folder_, Path("converted.gguf")}) {
+    const auto model = OpenModel(path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->tensors().Has("blk.0.attn_output.scale"), path != folder_);
+    const auto w = (*model)->Layer(0);
+    ASSERT_TRUE(w.ok()) << w.status();
+    std::vector<float> row(k);
+    for (const Packed& p : all) {
+      const WeightView& view = w->matrix(p.slot);
+      EXPECT_EQ(view.type, p.group == 16 ? DType::kNVFP4 : DType::kMXFP4);
+      for (uint64_t r = 0; r < rows[p.name]; ++r) {
+        // GGUF's order of the rows of keys is another one.
+        if (p.slot == Slot::kK && path != folder_) continue;
+        DequantizeRow(view, r, row.data());
+        for (uint64_t i = 0; i < k; ++i) {
+          const int code = static_cast<uint8_t>(codes[p.name][(r * k + i) / 2]) >> (i % 2 * 4) & 15;
+          const auto s = static_cast<uint8_t>(scales[p.name][(r * k + i) / p.group]);
+          const int e = s >> 3 & 15, m = s & 7;
+          const double scale = p.group == 32 ? std::exp2(s - 127)
+                               : e == 0      ? std::ldexp(m, -9)
+                                             : std::ldexp(8 + m, e - 10);
+          const double expected = scale * kCodes[code & 7] * (code > 7 ? -1 : 1) * static_cast<double>(p.factor);
+          ASSERT_NEAR(row[i], expected, std::fabs(expected) * 2e-7) << p.name << " " << r << " " << i;
+        }
       }
     }
   }

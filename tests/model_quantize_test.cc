@@ -247,7 +247,38 @@ TEST_F(QuantizeFileTest, EveryTypeGivesAModelOfThatType) {
       EXPECT_EQ((*model)->Head()->output.type, DType::kQ6_K);
       EXPECT_LT(report->relative_error, 0.072);
     }
+    if (type == "NVFP4") {
+      EXPECT_TRUE((*model)->tensors().Has("blk.2.attn_q.scale"));
+      EXPECT_LT(report->relative_error, 0.1);
+    }
     if (type == "F32") EXPECT_EQ(report->relative_error, 0);
+  }
+}
+
+// A tensor that leaves NVFP4 takes its second scale along.
+TEST_F(QuantizeFileTest, SecondScalesGoWithTheirTensors) {
+  ASSERT_TRUE(QuantizeFile(Path("in.gguf"), Path("nv.gguf"), {.type = "NVFP4", .threads = 2}).ok());
+  const auto report =
+      QuantizeFile(Path("nv.gguf"), Path("out.gguf"),
+                   {.type = "Q8_0", .threads = 2, .requantize = true, .tensor_types = {"attn_k=NVFP4"}});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_LT(report->relative_error, 0.01);
+  const auto before = OpenModel(Path("nv.gguf")), after = OpenModel(Path("out.gguf"));
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_FALSE((*after)->tensors().Has("blk.0.attn_q.scale"));
+  EXPECT_TRUE((*after)->tensors().Has("blk.0.attn_k.scale"));
+  const auto old_layer = (*before)->Layer(0), new_layer = (*after)->Layer(0);
+  for (const auto& [slot, most] : {std::pair(Slot::kQ, 0.01f), {Slot::kK, 0.0f}}) {
+    const WeightView &a = old_layer->matrix(slot), &b = new_layer->matrix(slot);
+    std::vector<float> x(a.k), y(a.k);
+    float largest = 0;
+    for (size_t r = 0; r < a.n; ++r) {
+      DequantizeRow(a, r, x.data());
+      DequantizeRow(b, r, y.data());
+      for (size_t i = 0; i < a.k; ++i) largest = std::max(largest, std::fabs(x[i]));
+      for (size_t i = 0; i < a.k; ++i) ASSERT_NEAR(x[i], y[i], most * largest);
+    }
+    EXPECT_GT(largest, 0);
   }
 }
 

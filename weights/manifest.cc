@@ -236,7 +236,7 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
     const Extent data = Locate(bytes, t.data, t.bytes);
     if (data.bytes == 0) continue;  // opening makes it of what it read
     tensor.extents.push_back(data);
-    if (t.scales != nullptr && t.group > 0) {
+    if (t.scales != nullptr && t.group > 0 && t.type != DType::kNVFP4) {  // whose few were read at opening
       const Extent scales = Locate(bytes, t.scales, t.bytes / t.group * 4);
       if (scales.bytes > 0) tensor.extents.push_back(scales);
     }

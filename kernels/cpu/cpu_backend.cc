@@ -364,6 +364,7 @@ class CpuBackend : public HostBackend {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.data() + begin * w.panel_bytes, end - begin, columns,
                       out + begin * kPanel, w.n, ops_.streams);
+      ScaleProducts(w, rows, columns, out + begin * kPanel, w.n);
     });
   }
 

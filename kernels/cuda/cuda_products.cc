@@ -88,6 +88,7 @@ std::shared_ptr<const PackedWeight> CudaBackend::Pack(const WeightView& w,
   }
   packed->data = device_->Allocate(sizes.bytes());
   DescribeTiles(w.type, w.k, sizes, reinterpret_cast<const uint8_t*>(packed->data.data()), &m.tiles);
+  m.tiles.by *= WholeScale(w);
   // Whole tiles are packed at a time, so that the file's bytes take little memory beside the packed ones.
   constexpr size_t kPiece = size_t{32} << 20, kOutputs = 16;
   const size_t row = w.row_bytes(), each = std::max<size_t>(kPiece / row / kOutputs, 1) * kOutputs;

@@ -20,6 +20,7 @@ struct Item {
   std::string name;
   std::vector<const TensorView*> parts;
   bool experts = false;
+  bool second_scales = false;  // of NVFP4, and not the weights
 };
 
 // All tensors of the file, sorted by name. kDataLoss: an expert is missing, or the experts differ.
@@ -43,6 +44,15 @@ StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
       item.parts.push_back(t);
     }
     items.push_back(std::move(item));
+  }
+  for (size_t i = 0, weights = items.size(); i < weights; ++i) {
+    if (items[i].parts[0]->type != DType::kNVFP4 || items[i].parts[0]->scales == nullptr) continue;
+    Item scales = items[i];
+    scales.name = scales.name.substr(0, scales.name.rfind('.')) + ".scale";
+    if (tensors.Has(scales.name))
+      return Unimplemented("{} stands in the way of the second scales of {}", scales.name, items[i].name);
+    scales.second_scales = true;
+    items.push_back(std::move(scales));
   }
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.name < b.name; });
   return items;
@@ -78,6 +88,8 @@ std::vector<std::byte> AsQ8(const TensorView& t) {
 // separate scales.
 DType StoredType(const Item& item, uint64_t head_size) {
   const TensorView& t = *item.parts[0];
+  if (item.second_scales) return DType::kF32;
+  if (t.type == DType::kNVFP4) return t.type;
   if (t.scales != nullptr) {
     // The columns of ssm_out are reordered by heads, which must be whole blocks.
     const bool fits = (head_size % Info(DType::kQ8_0).block_elems == 0 || !item.name.ends_with(".ssm_out.weight")) &&
@@ -160,8 +172,9 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
   for (const Item& item : items) {
     std::vector<uint64_t> dims = item.parts[0]->dims;
     if (item.experts) dims.push_back(item.parts.size());
+    if (item.second_scales) dims = {item.parts.size()};
     types.push_back(StoredType(item, folder.metadata.Number(folder.architecture.name + ".ssm.state_size")));
-    if (item.parts[0]->scales != nullptr)
+    if (item.parts[0]->scales != nullptr && types.back() != item.parts[0]->type && !item.second_scales)
       report.changed[{item.parts[0]->type, types.back()}] += static_cast<int>(item.parts.size());
     writer.AddTensor(item.name, types.back(), dims);
   }
@@ -175,6 +188,10 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     for (const TensorView* t : item.parts) {
+      if (item.second_scales) {
+        GYRE_RETURN_IF_ERROR(writer.Write({t->scales, sizeof(float)}));
+        continue;
+      }
       MadeTensor::Bytes held;
       const TensorView data = t->WithData(&held);
       if (held == nullptr) HintRead({data.data, data.bytes}, ReadHint::kSoon);

@@ -73,19 +73,31 @@ class Loader {
 
   Status Tensors(bool tied) {
     for (const auto& [name, t] : all_) {
-      if (Ends(name, ".weight_scale_inv") || Ends(name, ".weight_scale") || Ends(name, ".input_scale") ||
-          Ends(name, ".activation_scale") || Ends(name, ".weight_shape") || Ends(name, "_scales"))
+      // Scales are read with their weights; those of activations and of a cache are not used.
+      constexpr std::string_view kBeside[] = {".weight_scale_inv",
+                                              ".weight_scale",
+                                              ".weight_scale_2",
+                                              ".weight_global_scale",
+                                              ".weight_shape",
+                                              ".input_scale",
+                                              ".input_global_scale",
+                                              ".activation_scale",
+                                              ".k_proj.k_scale",
+                                              ".v_proj.v_scale",
+                                              "_scales"};
+      if (std::any_of(std::begin(kBeside), std::end(kBeside), [&](std::string_view end) { return Ends(name, end); }))
         continue;
       f_.draft_tensors += IsDraftName(name) ? 1 : 0;
       if (Ends(name, "_proj_blocks") || Ends(name, "_proj_bias")) {
         GYRE_RETURN_IF_ERROR(Annotate(AddPackedExperts(name, t), "tensor " + Printable(name)));
         continue;
       }
-      const auto renamed = GgufName(name, f_.architecture.after_attention);
+      const std::string weight = WeightName(name);
+      const auto renamed = GgufName(weight, f_.architecture.after_attention);
       if (!renamed)
         return Unimplemented("tensor {} has no place in the architecture {}", Printable(name), f_.architecture.name);
       if (renamed->empty() || (tied && *renamed == "output.weight")) continue;
-      GYRE_RETURN_IF_ERROR(Annotate(Add(name, *renamed, t), "tensor " + Printable(name)));
+      GYRE_RETURN_IF_ERROR(Annotate(Add(weight, *renamed, t), "tensor " + Printable(name)));
     }
     return absl::OkStatus();
   }
@@ -93,6 +105,11 @@ class Loader {
  private:
   static bool Ends(const std::string& s, std::string_view tail) {
     return s.size() > tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0;
+  }
+
+  // Codes of 4 bits may be named "X.weight_packed".
+  static std::string WeightName(const std::string& name) {
+    return Ends(name, ".weight_packed") ? name.substr(0, name.rfind('_')) : name;
   }
 
   Status Add(const std::string& name, const std::string& renamed, const SafeTensor& t) {
@@ -115,9 +132,14 @@ class Loader {
       GYRE_RETURN_IF_ERROR(BlockFp8(name, t, &v));
     } else if (t.dtype == "I8") {
       GYRE_RETURN_IF_ERROR(ChannelInt8(name, t, &v));
+    } else if (t.dtype == "U8" && all_.contains(name + "_scale")) {
+      if (Ends(renamed, ".attn_qkvz.weight") || Ends(renamed, ".attn_kv_b.weight"))
+        return Unimplemented("4-bit floats in a tensor whose rows are reordered");
+      GYRE_RETURN_IF_ERROR(PackedFp4(name, t, &v));
     } else {
       return Unimplemented(
-          "the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv and I8 with weight_scale",
+          "the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv, I8 with weight_scale, and U8 with a "
+          "weight_scale of NVFP4 or MXFP4",
           Printable(t.dtype));
     }
     if (Ends(renamed, ".attn_qkvz.weight")) return AddQkvz(renamed, v);
@@ -286,6 +308,63 @@ class Loader {
     v->scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
     v->group = kSide;
     return absl::OkStatus();
+  }
+
+  // Codes of 4 bits (E2M1), two neighbours a byte. NVFP4 has an E4M3 for each 16 and a factor of the whole tensor, as
+  // ModelOpt writes it, or its inverse, as compressed-tensors does; MXFP4 an exponent for each 32. The tensor gets
+  // GGUF's blocks, in which codes of the lower halves of bytes come before those of the upper ones.
+  Status PackedFp4(const std::string& name, const SafeTensor& t, TensorView* v) {
+    const SafeTensor& s = all_.at(name + "_scale");
+    const bool nv = s.dtype == "F8_E4M3";
+    const uint64_t group = nv ? 16 : 32, each = nv ? 4 : 1;  // groups of a block
+    const DType type = nv ? DType::kNVFP4 : DType::kMXFP4;
+    if (!nv && s.dtype != "U8")
+      return Unimplemented("{}_scale has the type {}, expected F8_E4M3 or U8", name, Printable(s.dtype));
+    if (t.shape.size() != 2 || t.shape[1] == 0 || t.shape[1] % (group * each / 2) != 0)
+      return Unimplemented("4-bit floats of the shape {}, expected rows of whole blocks of {}",
+                           fmt::join(t.shape, " x "), group * each);
+    const uint64_t n = t.shape[0], groups = t.shape[1] * 2 / group;
+    if (s.shape != std::vector<uint64_t>{n, groups})
+      return DataLoss("its scales have the shape {}, expected {} x {}", fmt::join(s.shape, " x "), n, groups);
+    v->type = type;
+    v->dims = {groups * group, n};
+    v->bytes = n * groups / each * Info(type).block_bytes;
+    if (nv) {
+      GYRE_ASSIGN_OR_RETURN(const float second, SecondScale(name));
+      f_.owned_floats.push_back({second});
+      v->scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
+      v->group = n * groups * group;
+    }
+    const std::span<const std::byte> codes = t.bytes, scales = s.bytes;
+    MakeLater(
+        {codes, scales},
+        [=] {
+          std::vector<std::byte> out;
+          out.reserve(n * groups / each * Info(type).block_bytes);
+          const uint64_t half = group / 2;
+          for (uint64_t g = 0; g < n * groups; g += each) {
+            out.insert(out.end(), scales.data() + g, scales.data() + g + each);
+            for (const std::byte* from = codes.data() + g * half; from < codes.data() + (g + each) * half;
+                 from += half) {
+              const auto code = [from](uint64_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
+              for (uint64_t j = 0; j < half; ++j) out.push_back(code(j) | code(j + half) << 4);
+            }
+          }
+          return out;
+        },
+        v);
+    return absl::OkStatus();
+  }
+  StatusOr<float> SecondScale(const std::string& name) const {
+    for (const auto& [end, inverse] : {std::pair("_scale_2", false), {"_global_scale", true}}) {
+      const auto it = all_.find(name + end);
+      if (it == all_.end()) continue;
+      GYRE_ASSIGN_OR_RETURN(const std::vector<float> values, ToFloats(it->second));
+      if (values.size() != 1 || !(values[0] > 0) || !std::isfinite(1 / values[0]))
+        return DataLoss("{}{} has {} numbers, expected one above 0", name, end, values.size());
+      return inverse ? 1 / values[0] : values[0];
+    }
+    return DataLoss("{}_scale_2 and {}_global_scale are missing", name, name);
   }
 
   // The compressed-tensors format: weight_scale has a factor for each row. The integers are used as they are.

@@ -32,9 +32,41 @@ constexpr std::string_view kCompressedKeys[] = {"quant_method",
                                                 "quantization_status",
                                                 "global_compression_ratio",
                                                 "_*"};
+constexpr std::string_view kModelOptKeys[] = {"quant_method",    "quant_algo", "config_groups",   "ignore",
+                                              "exclude_modules", "group_size", "kv_cache_scheme", "kv_cache_quant_algo",
+                                              "producer",        "_*"};
 constexpr std::string_view kGroupKeys[] = {"targets", "weights", "input_activations", "format"};
-constexpr std::string_view kWeightKeys[] = {"num_bits", "type",     "strategy",       "symmetric",
-                                            "dynamic",  "observer", "observer_kwargs"};
+constexpr std::string_view kWeightKeys[] = {"num_bits",    "type",     "strategy",        "symmetric",
+                                            "dynamic",     "observer", "observer_kwargs", "group_size",
+                                            "scale_dtype", "zp_dtype"};
+
+// What config_groups may say of weights, as JSON lists of values.
+struct WeightScheme {
+  std::string_view format;  // of compressed-tensors
+  const char *num_bits, *type, *strategy, *group_size;
+};
+constexpr WeightScheme kSchemes[] = {{"int-quantized", "[8]", R"(["int"])", R"(["channel"])", "[]"},
+                                     {"nvfp4-pack-quantized", "[4]", R"(["float"])", R"(["tensor_group"])", "[16]"},
+                                     {"mxfp4-pack-quantized", "[4]", R"(["float"])", R"(["group"])", "[32]"}};
+constexpr const WeightScheme& kNvFp4Scheme = kSchemes[1];
+constexpr char kFormats[] = R"(["int-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "dense"])";
+const WeightScheme* SchemeOf(std::string_view format) {
+  for (const WeightScheme& s : kSchemes) {
+    if (s.format == format) return &s;
+  }
+  return nullptr;
+}
+
+// `weights`, of a group of the config.
+Status CheckScheme(const json::object& weights, const WeightScheme& scheme, const std::string& where) {
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "num_bits", scheme.num_bits, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "type", scheme.type, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "strategy", scheme.strategy, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "group_size", scheme.group_size, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "symmetric", "[true]", where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(weights, "dynamic", "[false]", where));
+  return OnlyKeys(weights, kWeightKeys, where);
+}
 
 Status CheckFp8(const json::object& q, std::string_view where) {
   GYRE_RETURN_IF_ERROR(OnlyKeys(q, kFp8Keys, where));
@@ -42,10 +74,8 @@ Status CheckFp8(const json::object& q, std::string_view where) {
   return OnlyValues(q, "weight_block_size", "[[128, 128]]", where);
 }
 
-Status CheckCompressed(const json::object& q, std::string_view where) {
-  GYRE_RETURN_IF_ERROR(OnlyKeys(q, kCompressedKeys, where));
-  GYRE_RETURN_IF_ERROR(OnlyValues(q, "format", R"(["int-quantized", "dense"])", where));
-  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quantization_status", R"(["compressed"])", where));
+// The groups of config_groups; `stated` is the scheme that holds where a group has no format.
+Status CheckGroups(const json::object& q, const WeightScheme* stated, std::string_view where) {
   const json::object* groups = Object(q, "config_groups");
   if (groups == nullptr) return absl::OkStatus();
   for (const auto& item : *groups) {
@@ -54,18 +84,28 @@ Status CheckCompressed(const json::object& q, std::string_view where) {
     const json::object* group = item.value().if_object();
     if (group == nullptr) return DataLoss("{} is {}, expected an object", name, Shown(item.value()));
     GYRE_RETURN_IF_ERROR(OnlyKeys(*group, kGroupKeys, name));
-    GYRE_RETURN_IF_ERROR(OnlyValues(*group, "format", R"(["int-quantized"])", name));
+    GYRE_RETURN_IF_ERROR(OnlyValues(*group, "format", kFormats, name));
+    const WeightScheme* scheme = SchemeOf(Text(group->if_contains("format")));
+    if (scheme == nullptr) scheme = stated;
     const json::object* weights = Object(*group, "weights");
-    if (weights == nullptr) continue;
-    const std::string of_weights = name + ".weights";
-    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "num_bits", "[8]", of_weights));
-    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "type", R"(["int"])", of_weights));
-    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "strategy", R"(["channel"])", of_weights));
-    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "symmetric", "[true]", of_weights));
-    GYRE_RETURN_IF_ERROR(OnlyValues(*weights, "dynamic", "[false]", of_weights));
-    GYRE_RETURN_IF_ERROR(OnlyKeys(*weights, kWeightKeys, of_weights));
+    if (weights != nullptr && scheme != nullptr)
+      GYRE_RETURN_IF_ERROR(CheckScheme(*weights, *scheme, name + ".weights"));
   }
   return absl::OkStatus();
+}
+
+Status CheckCompressed(const json::object& q, std::string_view where) {
+  GYRE_RETURN_IF_ERROR(OnlyKeys(q, kCompressedKeys, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "format", kFormats, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quantization_status", R"(["compressed"])", where));
+  const WeightScheme* stated = SchemeOf(Text(q.if_contains("format")));
+  return CheckGroups(q, stated != nullptr ? stated : &kSchemes[0], where);
+}
+
+Status CheckModelOpt(const json::object& q, std::string_view where) {
+  GYRE_RETURN_IF_ERROR(OnlyKeys(q, kModelOptKeys, where));
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quant_algo", R"(["NVFP4"])", where));
+  return CheckGroups(q, &kNvFp4Scheme, where);
 }
 
 }  // namespace
@@ -87,11 +127,13 @@ Status CheckQuantization(const json::object& config) {
       GYRE_RETURN_IF_ERROR(OnlyKeys(q, kMxfp4Keys, where));
     } else if (method == "compressed-tensors") {
       GYRE_RETURN_IF_ERROR(CheckCompressed(q, where));
+    } else if (method == "modelopt") {
+      GYRE_RETURN_IF_ERROR(CheckModelOpt(q, where));
     } else {
       const json::value* stated = q.if_contains("quant_method");
       return Unimplemented(
           "{}.quant_method is {}, known are fp8 (in blocks of 128 x 128, or with one scale for each tensor), mxfp4, "
-          "and compressed-tensors with 8-bit integers and a scale for each row",
+          "modelopt with NVFP4, and compressed-tensors with NVFP4, MXFP4, or 8-bit integers and a scale for each row",
           where, stated != nullptr ? Shown(*stated) : "missing");
     }
   }

@@ -73,7 +73,14 @@ struct Weights {
   std::vector<std::byte> bytes;
   WeightView view;
 };
-// A random matrix W[n][k]. Results are cached: the search for the scales of blocks of 256 takes longer than most tests.
+inline WeightView ViewOf(DType type, size_t n, size_t k, const std::byte* data) {
+  static constexpr float kSecondScale = 0.37f;
+  WeightView w{.type = type, .n = n, .k = k, .data = data};
+  if (type == DType::kNVFP4) w.scales = reinterpret_cast<const std::byte*>(&kSecondScale), w.group = n * k;
+  return w;
+}
+// A random matrix W[n][k], in NVFP4 with a scale of the second level. Results are cached: the search for the scales of
+// blocks of 256 takes longer than most tests.
 inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
   static std::map<std::tuple<DType, size_t, size_t, uint32_t>, std::vector<std::byte>> made;
   const DTypeInfo& info = Info(type);
@@ -81,7 +88,7 @@ inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
   std::vector<std::byte>& known = made[{type, n, k, seed}];
   if (!known.empty()) {
     w.bytes = known;
-    w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+    w.view = ViewOf(type, n, k, w.bytes.data());
     return w;
   }
   w.bytes.resize(n * k / info.block_elems * info.block_bytes);
@@ -103,7 +110,7 @@ inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
     RandomCodes(type, seed, &w.bytes);
   }
   known = w.bytes;
-  w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+  w.view = ViewOf(type, n, k, w.bytes.data());
   return w;
 }
 

@@ -19,9 +19,10 @@ void JointProducts::Run(const IsaOps& ops, const Team& team) {
       const Product& p = products_[i];
       // Both ends are even, as the numbers of panels are.
       const size_t from = begin - panels_before_[i], to = std::min(end, panels_before_[i + 1]) - panels_before_[i];
-      ops.dot_panels(p.x, p.rows, p.w->panel_type, p.w->panels.data() + from * p.w->panel_bytes, to - from,
-                     std::min(p.w->n - from * kPanel, (to - from) * kPanel), p.out + from * kPanel, p.stride,
-                     ops.streams);
+      const size_t columns = std::min(p.w->n - from * kPanel, (to - from) * kPanel);
+      ops.dot_panels(p.x, p.rows, p.w->panel_type, p.w->panels.data() + from * p.w->panel_bytes, to - from, columns,
+                     p.out + from * kPanel, p.stride, ops.streams);
+      ScaleProducts(*p.w, p.rows, columns, p.out + from * kPanel, p.stride);
       begin = panels_before_[i] + to;
     }
   });

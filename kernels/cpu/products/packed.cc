@@ -263,6 +263,7 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device,
   packed->k = w.k;
   packed->type = w.type;
   packed->source = w;
+  packed->scale = WholeScale(w);
   packed->bytes = w.bytes();
   const std::optional<PanelType> type = PanelTypeOf(w);
   if (!type) {
@@ -272,6 +273,13 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device,
   packed->in_place = false;
   WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), device, team, progress); });
   return packed;
+}
+
+void ScaleProducts(const CpuWeight& w, size_t rows, size_t columns, float* out, size_t ldo) {
+  if (!w.has_panels() || w.scale == 1) return;
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) out[r * ldo + c] *= w.scale;
+  }
 }
 
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes) {

@@ -25,7 +25,11 @@ struct CpuWeight : PackedWeight {
   PanelType panel_type = PanelType::kQ8;
   size_t blocks = 0;       // per panel, padded to whole units
   size_t panel_bytes = 0;  // distance between panels
+  float scale = 1;         // WholeScale of `source`: panels do not have it, products with them are multiplied by it
 };
+
+// Multiplies `rows` rows of `columns` products of panels by the matrix's scale.
+void ScaleProducts(const CpuWeight& w, size_t rows, size_t columns, float* out, size_t ldo);
 
 // Threads divide panels in groups of this size, in packing as in multiplying.
 inline constexpr size_t kPanelGrain = 4;

@@ -142,6 +142,8 @@ void TileProduct::MultiplyBlock(const CpuWeight& w, Range panel_range, Range row
       }
     }
   }
+  const size_t first = panel_range.from * kPanel, columns = std::min(panel_range.size() * kPanel, w.n - first);
+  ScaleProducts(w, rows.size(), columns, out, ldo);
 }
 
 bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const {

@@ -162,7 +162,7 @@ struct BlockScales {
       return tiles.bf16 ? gpu::OfBf16(static_cast<uint16_t>(bits)) : gpu::OfHalf(static_cast<uint16_t>(bits));
     }
     if constexpr (kScales == Scales::kHalf16)
-      return gpu::OfBf16(static_cast<uint16_t>(sub[2 * i + s] >> 16 * h & 0xFFFF));
+      return gpu::Mul(gpu::OfBf16(static_cast<uint16_t>(sub[2 * i + s] >> 16 * h & 0xFFFF)), tiles.by);
     if constexpr (kScales == Scales::kHalfMin) return gpu::OfHalf(static_cast<uint16_t>(sub[2 * i + h] & 0xFFFF));
     int scale = 0;
     if constexpr (kScales == Scales::kSub32) scale = SignedByte(sub[0], 2 * i + h);
