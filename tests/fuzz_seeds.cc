@@ -184,6 +184,10 @@ void Configs(Seeds* seeds) {
        R"("model_type": "llama", "quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized",
           "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel",
           "symmetric": true}}}, "ignore": ["lm_head"]})"},
+      {"modelopt",
+       R"("model_type": "llama", "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups":
+          {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": false}}},
+          "kv_cache_scheme": {"num_bits": 8, "type": "float"}, "ignore": ["lm_head"]})"},
       {"fp8",
        R"("model_type": "smollm3", "no_rope_layers": [1, 1], "quantization_config": {"quant_method": "fp8",
           "weight_block_size": [128, 128], "fmt": "e4m3"})"},

@@ -450,6 +450,14 @@ TEST(HfConfigTest, QuantizationThatIsNotKnownIsRefusedByName) {
            "group_0.weights.strategy is \"group\", known is \"channel\""},
           {R"({"quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}})",
            "kv_cache_scheme is"},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups":
+              {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "tensor_group"}}}}})",
+           "group_0.weights.type is \"int\", known is \"float\""},
+          {R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}})",
+           "quant_algo is \"NVFP4_AWQ\", known is \"NVFP4\""},
+          {R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": {"group_0":
+              {"weights": {"num_bits": 8, "type": "float"}}}}})",
+           "group_0.weights.num_bits is 8, known is 4"},
           {R"({"compression_config": {"quant_method": "gguf"}})", "compression_config.quant_method is \"gguf\""},
           {R"({"quantization": {"group_size": 64, "bits": 4}})", "MLX"},
           {R"({"quantization_config": "int8"})", "quantization_config is \"int8\", expected an object"}}) {
@@ -463,6 +471,21 @@ TEST(HfConfigTest, QuantizationThatIsNotKnownIsRefusedByName) {
        "num_bits": 8, "observer": "minmax", "observer_kwargs": {}, "strategy": "channel", "symmetric": true,
        "type": "int"}}}}})")
                   .status.ok());
+  for (
+      const char* known : {
+          R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "producer": {"name": "modelopt"},
+               "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": false}, "ignore": ["lm_head"], "config_groups":
+               {"group_0": {"targets": ["Linear"], "input_activations": {"num_bits": 4}, "weights": {"num_bits": 4,
+               "type": "float", "group_size": 16, "dynamic": false}}}}})",
+          R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+               "config_groups": {"group_0": {"format": "nvfp4-pack-quantized", "targets": ["Linear"], "weights":
+               {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": true,
+               "dynamic": false, "scale_dtype": "torch.float8_e4m3fn", "zp_dtype": null}}}}})",
+          R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+               "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
+               "strategy": "group", "group_size": 32, "symmetric": true}}}}})"}) {
+    EXPECT_TRUE(ReadConfig(kLlama, known).status.ok()) << known << ReadConfig(kLlama, known).status;
+  }
 }
 
 // The same model, as transformers 4 and as transformers 5 writes it.
