@@ -207,6 +207,11 @@ Action AddWorker(CLI::App* app) {
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
          "cache)")
       ->type_name("FILE");
+  auto* drafts =
+      app->add_option("--drafts", o->drafts,
+                      "have no layers, and guess tokens for the coordinator's texts with this small model of the "
+                      "same vocabulary, a path or a name")
+          ->type_name("FILE");
   app->add_option(
          "--weights", o->weights,
          "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
@@ -258,6 +263,9 @@ Action AddWorker(CLI::App* app) {
           "weights that are fetched take at most SIZE, as 100G; those that nobody uses go first. A pull does likewise "
           "with models (default: none)");
   AddHubCaFlag(app, &o->source);
+  for (const char* of_layers : {"--model", "--weights", "--weights-rate", "--listen", "--layers", "--memory", "--wire",
+                                "--transport", "--drain-timeout", "--orphan-timeout"})
+    drafts->excludes(app->get_option(of_layers));
   return [o] { return WorkerCommand(*o); };
 }
 

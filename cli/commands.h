@@ -328,6 +328,7 @@ Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
   SourceOptions source;
+  std::string drafts;  // a draft model: the process drafts, and has no layers; "" = it has layers
   std::string join, model, name, listen, layers, memory, device, isa, wire, transport = "auto", cpus;
   std::string identity, token, insecure;
   OpenOptions open;

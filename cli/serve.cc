@@ -105,6 +105,8 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
       .context_shift = ring_options.context_shift,
       .kv_type = ring_options.kv_type,
       .exact = ring_options.exact,
+      .drafter = ring->remote_drafter(),
+      .texts = std::max(1u, ring_options.parallel),
       .weights = weights,
       .open = ring_options.ForOpening(),
       .identity = serve.identity,

@@ -24,6 +24,7 @@
 #include "identity/join_token.h"
 #include "limits/machine_speed.h"
 #include "runtime/devices.h"
+#include "runtime/draft_node.h"
 #include "transport/discovery.h"
 #include "worker/join.h"
 #include "worker/node.h"
@@ -179,6 +180,33 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(join, AddressToJoin(options, insecure.cluster, authority));
     if (join.empty()) return absl::OkStatus();
   }
+  const bool logged = !options.log.file.empty() || options.log.format != "text";
+  std::function<void(const std::string&)> say;
+  if (!options.quiet) {
+    say = [logged](const std::string& line) {
+      if (logged) return Log(LogLevel::kInfo, "{}", line);
+      fmt::print(stderr, "{}\n", line);
+    };
+  }
+  IdentityWatch watch(identity.get());
+  Mutex watching;  // several threads of the node ask
+  const auto stopped = [&] {
+    MutexLock lock(&watching);
+    watch.Look(TakeHangup());
+    return InterruptGuard::Count() > (InterruptGuard::Terminated() && options.drafts.empty() ? 1 : 0);
+  };
+  if (!options.drafts.empty()) {
+    GYRE_ASSIGN_OR_RETURN(const std::string path, LocateModel(options.drafts, options.source));
+    GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(path, options.open));
+    return RunDraftNode({.join = join,
+                         .model = model,
+                         .device = device,
+                         .name = options.name,
+                         .identity = identity,
+                         .version = options.version,
+                         .say = say},
+                        stopped);
+  }
   NodeOptions node{.join = join,
                    .model = options.model,
                    .open = options.open,
@@ -192,7 +220,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .insecure = insecure.ring,
                    .identity = identity,
                    .version = options.version,
-                   .say = {}};
+                   .say = say};
   if (!options.layers.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.preference, ParseLayerPreference(options.layers));
   }
@@ -216,24 +244,11 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept, .device = device.get()});
   };
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
-  const bool logged = !options.log.file.empty() || options.log.format != "text";
-  if (!options.quiet) {
-    node.say = [logged](const std::string& line) {
-      if (logged) return Log(LogLevel::kInfo, "{}", line);
-      fmt::print(stderr, "{}\n", line);
-    };
-  }
   // After SIGTERM the layers go to other members first; Ctrl-C, or a second signal, ends the process at once.
   node.leaves = [] { return InterruptGuard::Terminated(); };
   node.drain_timeout = std::chrono::seconds(options.drain_seconds);
   node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);
-  IdentityWatch watch(identity.get());
-  Mutex watching;  // several threads of the node ask
-  return RunNode(node, [&] {
-    MutexLock lock(&watching);
-    watch.Look(TakeHangup());
-    return InterruptGuard::Count() > (InterruptGuard::Terminated() ? 1 : 0);
-  });
+  return RunNode(node, stopped);
 }
 
 }  // namespace gyre

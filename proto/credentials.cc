@@ -178,7 +178,7 @@ StatusOr<std::unique_ptr<ServerIdentity>> ServerIdentity::Make(std::shared_ptr<I
 
 bool MayCall(Role role, const std::string& method) {
   const auto is_of = [&method](const char* service) { return method.rfind(service, 0) == 0; };
-  if (is_of("/gyre.v1.Cluster/")) return role == Role::kWorker;
+  if (is_of("/gyre.v1.Cluster/") || is_of("/gyre.v1.Drafts/")) return role == Role::kWorker;
   if (is_of("/gyre.v1.Admin/")) return role == Role::kAdmin;
   if (is_of("/gyre.v1.Inference/")) return role == Role::kAdmin || role == Role::kClient;
   return false;

@@ -21,18 +21,25 @@ StatusOr<uint64_t> DraftModelBytes(const Model& draft, uint64_t positions) {
   return bytes;
 }
 
-std::string VocabularyDifference(const Model& target, const Model& draft) {
-  const Tokenizer *t = target.tokenizer(), *d = draft.tokenizer();
-  if (t == nullptr || d == nullptr) {
-    if (target.spec().vocab == draft.spec().vocab) return "";
-    return fmt::format("it has {} ids, the model has {}", draft.spec().vocab, target.spec().vocab);
+TokenList TokensOf(const Model& model) {
+  TokenList out{.ids = model.spec().vocab, .tokens = {}};
+  const Tokenizer* t = model.tokenizer();
+  for (TokenId id = 0; t != nullptr && id < t->size(); ++id) out.tokens.push_back({t->Text(id), t->type(id)});
+  return out;
+}
+
+std::string VocabularyDifference(const TokenList& target, const TokenList& draft) {
+  const auto &t = target.tokens, &d = draft.tokens;
+  if (t.empty() || d.empty()) {
+    if (target.ids == draft.ids) return "";
+    return fmt::format("it has {} ids, the model has {}", draft.ids, target.ids);
   }
-  for (TokenId id = 0; id < std::max(t->size(), d->size()); ++id) {
-    const std::string of_target = id < t->size() ? t->Text(id) : "", of_draft = id < d->size() ? d->Text(id) : "";
+  for (size_t id = 0; id < std::max(t.size(), d.size()); ++id) {
+    const std::string of_target = id < t.size() ? t[id].text : "", of_draft = id < d.size() ? d[id].text : "";
     if (of_target == of_draft) continue;
     // Vocabularies are filled up to round sizes.
-    const bool padding = (id >= t->size() && d->type(id) != TokenType::kNormal) ||
-                         (id >= d->size() && t->type(id) != TokenType::kNormal);
+    const bool padding =
+        (id >= t.size() && d[id].type != TokenType::kNormal) || (id >= d.size() && t[id].type != TokenType::kNormal);
     if (padding) continue;
     return fmt::format("its token {} is '{}', the model's is '{}'", id, of_draft, of_target);
   }
@@ -44,9 +51,9 @@ ModelDrafter::ModelDrafter(const ModelDrafterOptions& options) : options_(option
 ModelDrafter::~ModelDrafter() { Stop(); }
 
 StatusOr<std::shared_ptr<ModelDrafter>> ModelDrafter::Open(const ModelDrafterOptions& options) {
-  const std::string difference = VocabularyDifference(*options.target, *options.model);
+  const std::string difference = VocabularyDifference(options.target, TokensOf(*options.model));
   if (!difference.empty()) {
-    return FailedPrecondition("{} can't draft for {}: {}", options.model->path(), options.target->path(), difference);
+    return FailedPrecondition("{} can't draft for {}: {}", options.model->path(), options.target_name, difference);
   }
   if (options.model->spec().has_slots) {
     return FailedPrecondition("{} can't draft: it has recurrent state, which can't go back behind a wrong guess",

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "coordinator/engine/drafter.h"
 #include "kernels/device.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 #include "worker/stage.h"
 
@@ -23,9 +24,21 @@ namespace gyre {
 
 inline constexpr uint32_t kDraftBlock = 16;  // positions
 
+// A model's ids, and what they stand for.
+struct TokenList {
+  struct Token {
+    std::string text;
+    TokenType type = TokenType::kNormal;
+  };
+  int ids = 0;
+  std::vector<Token> tokens;  // empty: the model has no tokenizer
+};
+TokenList TokensOf(const Model& model);
+
 struct ModelDrafterOptions {
   std::shared_ptr<const Model> model;  // that drafts
-  const Model* target = nullptr;       // the one whose texts they are; needed in Open only
+  TokenList target;                    // of the one whose texts they are; needed in Open only
+  std::string target_name;             // for messages
   std::shared_ptr<Device> device;
   uint32_t context = 0;  // positions of a text at most; beyond, nothing is guessed
   uint32_t texts = 1;    // whole contexts that its KV cache holds; the longest unused text gives way
@@ -97,6 +110,6 @@ StatusOr<uint64_t> DraftModelBytes(const Model& draft, uint64_t positions);
 
 // The first difference between two vocabularies, as a sentence; "": they are the same. Ids beyond the smaller one count
 // only where they are not padding.
-std::string VocabularyDifference(const Model& target, const Model& draft);
+std::string VocabularyDifference(const TokenList& target, const TokenList& draft);
 
 }  // namespace gyre

@@ -130,7 +130,8 @@ StatusOr<std::shared_ptr<Drafter>> OpenDrafter(const RuntimeOptions& o, std::sha
         device, OpenDevice({.name = o.device, .isa = o.isa, .threads = std::max(1, team.threads), .cpus = team.cpus}));
   }
   GYRE_ASSIGN_OR_RETURN(const std::shared_ptr<Drafter> drafter, ModelDrafter::Open({.model = model,
-                                                                                    .target = &target,
+                                                                                    .target = TokensOf(target),
+                                                                                    .target_name = target.path(),
                                                                                     .device = device,
                                                                                     .context = context,
                                                                                     .texts = std::max(1u, o.parallel),
@@ -173,7 +174,8 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
   uint64_t draft_weights = 0;
   GYRE_ASSIGN_OR_RETURN(runtime->mtp_, UsesMtp(options, *runtime->model_, kv));
   const Speculation speculation = ParseSpeculation(options.speculation).value_or(Speculation::kOff);
-  if (speculation == Speculation::kDraft && options.draft_model.empty() && options.drafter == nullptr)
+  if (speculation == Speculation::kDraft && options.draft_model.empty() && options.drafter == nullptr &&
+      options.serve == nullptr)  // where a worker may draft
     return InvalidArgument("--speculation draft: --draft-model is missing");
   if (!options.draft_model.empty() && Uses(speculation, Speculation::kDraft)) {
     GYRE_ASSIGN_OR_RETURN(runtime->draft_model_, OpenModel(options.draft_model, options.ForOpeningDrafter()));
@@ -360,6 +362,11 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.drafter = o.drafter;
   e.draft_tokens = o.draft_tokens;
   e.mtp = mtp_;
+  if (o.serve != nullptr && draft_model_ == nullptr && o.drafter == nullptr &&
+      Uses(*speculation, Speculation::kDraft)) {
+    GYRE_ASSIGN_OR_RETURN(remote_drafter_, RemoteDrafter::Start());
+    e.drafter = remote_drafter_;
+  }
   if (draft_model_ != nullptr) {
     GYRE_ASSIGN_OR_RETURN(e.drafter, OpenDrafter(o, draft_model_, *model_, context_, device_));
   }

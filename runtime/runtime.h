@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/remote_drafter.h"
 #include "coordinator/service/service.h"
 #include "kernels/device.h"
 #include "model/weights.h"
@@ -38,6 +39,8 @@ class Runtime {
   // The model's pieces and their hashes. With them the workers of this process check what they load, and other
   // processes get what they lack. Null if the process serves no cluster.
   WeightStock* weights() { return weights_.get(); }
+  // For workers that draft. Null: the process serves no cluster, or has another drafter, or settings leave out drafts.
+  RemoteDrafter* remote_drafter() { return remote_drafter_.get(); }
   const std::shared_ptr<const Model>& model_ptr() const { return model_; }
   const Model& model() const { return *model_; }
   uint32_t context() const { return context_; }
@@ -75,6 +78,7 @@ class Runtime {
   uint64_t term_ = 0;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> weights_;
+  std::shared_ptr<RemoteDrafter> remote_drafter_;  // the engine uses it
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Service> service_;

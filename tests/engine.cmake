@@ -24,7 +24,7 @@ if(GYRE_TESTS)
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
           ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_replica_test
           ring_namespaces_test ring_rebalance_test
-          ring_chaos_test ring_grammar_test ring_restart_test ring_transport_test ring_weights_test
+          ring_chaos_test ring_grammar_test ring_restart_test ring_transport_test ring_weights_test ring_drafts_test
     DEPS gyre_runtime Boost::json)
   target_sources(ring_tests PRIVATE testing/equal_machines.cc testing/isa_environment.cc testing/emulated_isa.cc)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"

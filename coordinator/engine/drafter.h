@@ -34,6 +34,8 @@ class Drafter {
   virtual void Stop() = 0;
   // The time of one guess, as it was lately; 0: unknown. Any thread.
   virtual Duration each() const = 0;
+  // Whether it answers at present; otherwise it is not asked. Any thread.
+  virtual bool ready() const { return true; }
 };
 
 }  // namespace gyre

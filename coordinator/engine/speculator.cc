@@ -84,8 +84,8 @@ void Speculator::GoOn(Sequence* s, Scheduler* scheduler) const {
 }
 
 bool Speculator::UsesDrafter(const Sequence& s, const Scheduler& scheduler) const {
-  return options_.drafter != nullptr && Uses(options_.speculation, Speculation::kDraft) && !guide_.Awaits(s.id) &&
-         scheduler.MayDraft(s.id);
+  return options_.drafter != nullptr && Uses(options_.speculation, Speculation::kDraft) && options_.drafter->ready() &&
+         !guide_.Awaits(s.id) && scheduler.MayDraft(s.id);
 }
 
 // Asks the drafter for better guesses than the text's own. Where no others follow while they are in flight, the

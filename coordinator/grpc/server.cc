@@ -128,7 +128,8 @@ class CallbackServer : public GrpcServer {
       : options_(options),
         inference_(MakeInferenceService(options_, model, cluster, service)),
         admin_(options_, model, engine, cluster),
-        cluster_(MakeClusterService(options_, model, cluster, attached_)) {}
+        cluster_(MakeClusterService(options_, model, cluster, attached_)),
+        drafts_(MakeDraftsService(options_, model)) {}
   ~CallbackServer() override { CallbackServer::Stop(); }
 
   Status Listen() {
@@ -141,6 +142,7 @@ class CallbackServer : public GrpcServer {
                                                   builder.RegisterService(inference_.get());
                                                   builder.RegisterService(&admin_);
                                                   builder.RegisterService(cluster_.get());
+                                                  builder.RegisterService(drafts_.get());
                                                 }));
     GYRE_ASSIGN_OR_RETURN(watch_, StartThread("watch", [this] { Watch(); }));
     return absl::OkStatus();
@@ -171,7 +173,7 @@ class CallbackServer : public GrpcServer {
   const std::unique_ptr<grpc::Service> inference_;
   AdminService admin_;
   AttachedWorkers attached_;
-  const std::unique_ptr<grpc::Service> cluster_;
+  const std::unique_ptr<grpc::Service> cluster_, drafts_;
   std::unique_ptr<GrpcPort> port_;
   std::atomic<bool> stopping_{false};
   std::thread watch_;

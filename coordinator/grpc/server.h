@@ -16,6 +16,7 @@
 
 namespace gyre {
 
+class RemoteDrafter;
 class WeightOffer;
 
 struct GrpcServerOptions {
@@ -27,6 +28,8 @@ struct GrpcServerOptions {
   bool context_shift = false;
   std::string kv_type;
   bool exact = false;
+  RemoteDrafter* drafter = nullptr;  // for workers that draft; outlives the server, null = there may be none
+  uint32_t texts = 1;                // whole contexts that run at once
   WeightOffer* weights = nullptr;  // for workers without the file; outlives the server, null = they can't join
   OpenOptions open;                // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(1750);  // a worker that is silent for this time is lost

@@ -69,4 +69,7 @@ class AttachedWorkers {
 std::unique_ptr<grpc::Service> MakeClusterService(const GrpcServerOptions& options, const Model& model,
                                                   Cluster& cluster, AttachedWorkers& attached);
 
+// Streams of workers that draft (drafts.cc).
+std::unique_ptr<grpc::Service> MakeDraftsService(const GrpcServerOptions& options, const Model& model);
+
 }  // namespace gyre
