@@ -311,7 +311,7 @@ TEST(GgufScalesTest, BelongToTheirWeights) {
   };
   EXPECT_EQ(parsed(DType::kNVFP4, {64, 2}, {1}), "0.5 0.5 blk.0.ffn_up_exps.weight");
   EXPECT_EQ(parsed(DType::kNVFP4, {64, 2, 2}, {2}), "0.5 0.5 1.5 1.5 blk.0.ffn_up_exps.weight");
-  EXPECT_EQ(parsed(DType::kQ8_0, {64, 2}, {1}), "1.0 1.0 ");
+  EXPECT_EQ(parsed(DType::kF16, {64, 2}, {1}), "1.0 1.0 ");
   // The factor of Gemma 4's experts, which covers it, has the same name.
   EXPECT_EQ(parsed(DType::kNVFP4, {64, 1, 2}, {2}, DType::kF32, "blk.0.ffn_down_exps", true), "1.0 1.0 ");
   EXPECT_THAT(parsed(DType::kNVFP4, {64, 2}, {2}),

@@ -181,6 +181,9 @@ TEST_F(HfValuesTest, BlockFp8AndChannelInt8AreTheirProducts) {
     if (name == "model.layers.0.self_attn.o_proj.weight") {
       out.Add(name, "F8_E4M3", t.shape, fp8);
       out.AddFloats(name + "_scale_inv", {2, 2}, block);
+    } else if (name == "model.layers.0.self_attn.k_proj.weight") {
+      out.Add(name, "F8_E4M3", t.shape, fp8);
+      out.AddFloats(name + "_scale", {}, {0.5f});
     } else if (name == "model.layers.0.self_attn.v_proj.weight") {
       out.Add(name, "I8", t.shape, int8);
       out.AddFloats(name + "_scale", {n, 1}, channel);
@@ -205,6 +208,9 @@ TEST_F(HfValuesTest, BlockFp8AndChannelInt8AreTheirProducts) {
       const double expected = value * static_cast<double>(block[r / 128 * 2 + c / 128]);
       EXPECT_NEAR(row[c], expected, std::fabs(expected) / 256 + 1e-30) << r << " " << c;
     }
+    std::vector<float> blocks(k);
+    DequantizeRow(w->matrix(Slot::kK), r, blocks.data());
+    for (size_t c = 0; c < k; ++c) EXPECT_FLOAT_EQ(blocks[c] * block[r / 128 * 2 + c / 128], row[c] * 0.5f);
     DequantizeRow(w->matrix(Slot::kV), r, row.data());
     for (size_t c = 0; c < k; ++c)
       EXPECT_FLOAT_EQ(row[c], static_cast<float>(static_cast<int8_t>(int8[r * k + c])) * channel[r]);
@@ -215,7 +221,7 @@ TEST_F(HfValuesTest, BlockFp8AndChannelInt8AreTheirProducts) {
   const auto report = ConvertToGguf(**folder, Path("converted.gguf"), {});
   ASSERT_TRUE(report.ok()) << report.status();
   const std::map<std::pair<DType, DType>, int> changed = {{{DType::kI8, DType::kQ8_0}, 1},
-                                                          {{DType::kF8E4M3, DType::kBF16}, 1}};
+                                                          {{DType::kF8E4M3, DType::kBF16}, 2}};
   EXPECT_EQ(report->changed, changed);
   const auto converted = OpenModel(Path("converted.gguf"));
   ASSERT_TRUE(converted.ok()) << converted.status();

@@ -260,7 +260,7 @@ TEST_F(QuantizeFileTest, SecondScalesGoWithTheirTensors) {
   ASSERT_TRUE(QuantizeFile(Path("in.gguf"), Path("nv.gguf"), {.type = "NVFP4", .threads = 2}).ok());
   const auto report =
       QuantizeFile(Path("nv.gguf"), Path("out.gguf"),
-                   {.type = "Q8_0", .threads = 2, .requantize = true, .tensor_types = {"attn_k=NVFP4"}});
+                   {.type = "Q8_0", .threads = 2, .tensor_types = {"attn_k=NVFP4"}, .requantize = true});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_LT(report->relative_error, 0.01);
   const auto before = OpenModel(Path("nv.gguf")), after = OpenModel(Path("out.gguf"));

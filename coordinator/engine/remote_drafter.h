@@ -18,9 +18,9 @@
 
 namespace gyre {
 
-// Without a worker it is not ready, and nothing is asked. It keeps the texts, so that a worker that comes later, or comes
-// back, gets them whole. A question that is not answered in time is answered without drafts, as its text waits for it;
-// then nothing is asked until the worker has answered. All functions: any thread.
+// Without a worker it is not ready, and nothing is asked. It keeps the texts, so that a worker that comes later, or
+// comes back, gets them whole. A question that is not answered in time is answered without drafts, as its text waits
+// for it; then nothing is asked until the worker has answered. All functions: any thread.
 class RemoteDrafter : public Drafter {
  public:
   // A worker's stream.

@@ -30,8 +30,8 @@ struct GrpcServerOptions {
   bool exact = false;
   RemoteDrafter* drafter = nullptr;  // for workers that draft; outlives the server, null = there may be none
   uint32_t texts = 1;                // whole contexts that run at once
-  WeightOffer* weights = nullptr;  // for workers without the file; outlives the server, null = they can't join
-  OpenOptions open;                // what workers need to open the same .bin model
+  WeightOffer* weights = nullptr;    // for workers without the file; outlives the server, null = they can't join
+  OpenOptions open;                  // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(1750);  // a worker that is silent for this time is lost
   Duration hello_timeout = std::chrono::seconds(5);              // a connection that says nothing of HTTP/2 ends then
   Duration idle_timeout = std::chrono::minutes(2);               // so does one without a call; clients connect again

@@ -291,15 +291,22 @@ class Loader {
     v->bytes = 4 * f_.owned_floats.back().size();
   }
 
-  // weight_scale_inv has a factor for each block of 128 x 128. The bytes stay in the file.
+  // weight_scale_inv has a factor for each block of 128 x 128, or one; weight_scale, as ModelOpt and compressed-tensors
+  // write it, has one. The bytes stay in the file.
   Status BlockFp8(const std::string& name, const SafeTensor& t, TensorView* v) {
     constexpr uint64_t kSide = 128;
-    const auto it = all_.find(name + "_scale_inv");
-    if (t.shape.size() != 2 || it == all_.end()) return Unimplemented("8-bit floats without {}_scale_inv", name);
+    auto it = all_.find(name + "_scale_inv");
+    if (it == all_.end()) it = all_.find(name + "_scale");
+    if (t.shape.size() != 2 || it == all_.end())
+      return Unimplemented("8-bit floats without {}_scale_inv or {}_scale", name, name);
     const uint64_t n = t.shape[0], k = t.shape[1], down = (n + kSide - 1) / kSide, across = (k + kSide - 1) / kSide;
     GYRE_ASSIGN_OR_RETURN(std::vector<float> scales, ToFloats(it->second));
     if (scales.size() == 1) {  // one for the whole tensor, as Ministral 3 has it
       scales.assign(down * across, scales[0]);
+    } else if (Ends(it->first, "_scale")) {
+      return Unimplemented(
+          "8-bit floats with {} scales, known are one for the tensor and one for each block of 128 x 128",
+          scales.size());
     } else if (it->second.shape != std::vector<uint64_t>{down, across}) {
       return DataLoss("its scales are no {} x {}", down, across);
     }

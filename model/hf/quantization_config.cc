@@ -46,10 +46,12 @@ struct WeightScheme {
   const char *num_bits, *type, *strategy, *group_size;
 };
 constexpr WeightScheme kSchemes[] = {{"int-quantized", "[8]", R"(["int"])", R"(["channel"])", "[]"},
+                                     {"float-quantized", "[8]", R"(["float"])", R"(["tensor"])", "[]"},
                                      {"nvfp4-pack-quantized", "[4]", R"(["float"])", R"(["tensor_group"])", "[16]"},
                                      {"mxfp4-pack-quantized", "[4]", R"(["float"])", R"(["group"])", "[32]"}};
-constexpr const WeightScheme& kNvFp4Scheme = kSchemes[1];
-constexpr char kFormats[] = R"(["int-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "dense"])";
+constexpr const WeightScheme &kFp8Scheme = kSchemes[1], &kNvFp4Scheme = kSchemes[2];
+constexpr char kFormats[] =
+    R"(["int-quantized", "float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "dense"])";
 const WeightScheme* SchemeOf(std::string_view format) {
   for (const WeightScheme& s : kSchemes) {
     if (s.format == format) return &s;
@@ -104,8 +106,8 @@ Status CheckCompressed(const json::object& q, std::string_view where) {
 
 Status CheckModelOpt(const json::object& q, std::string_view where) {
   GYRE_RETURN_IF_ERROR(OnlyKeys(q, kModelOptKeys, where));
-  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quant_algo", R"(["NVFP4"])", where));
-  return CheckGroups(q, &kNvFp4Scheme, where);
+  GYRE_RETURN_IF_ERROR(OnlyValues(q, "quant_algo", R"(["NVFP4", "FP8"])", where));
+  return CheckGroups(q, Text(q.if_contains("quant_algo")) == "FP8" ? &kFp8Scheme : &kNvFp4Scheme, where);
 }
 
 }  // namespace
@@ -133,7 +135,9 @@ Status CheckQuantization(const json::object& config) {
       const json::value* stated = q.if_contains("quant_method");
       return Unimplemented(
           "{}.quant_method is {}, known are fp8 (in blocks of 128 x 128, or with one scale for each tensor), mxfp4, "
-          "modelopt with NVFP4, and compressed-tensors with NVFP4, MXFP4, or 8-bit integers and a scale for each row",
+          "modelopt with NVFP4 or FP8, and compressed-tensors with NVFP4, MXFP4, FP8 with one scale for each tensor, "
+          "or 8-bit "
+          "integers with one for each row",
           where, stated != nullptr ? Shown(*stated) : "missing");
     }
   }
