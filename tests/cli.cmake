@@ -52,6 +52,9 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   # The browser and the ring: beside tests that compute, answers end before the browser has drawn them, or take
   # minutes.
   set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77 PROCESSORS 2)
+  add_test(NAME web_page_looks COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)
+  set_tests_properties(web_page_looks PROPERTIES LABELS "engine;process;full" TIMEOUT 600 SKIP_RETURN_CODE 77 PROCESSORS 2
+                       ENVIRONMENT "GYRE_ALL_LOOKS=1;GYRE_ONLY=axe-core")
 endif()
 
 # Many clients for some minutes. For the figures of docs/performance.md: --seconds 600, on a machine that does nothing
