@@ -436,6 +436,11 @@ constexpr Architecture kArchitectures[] = {
      .qk_norm = QkNorm::kHead,
      .mixers = MixerFamily::kShortConvolution},
     {.name = "kimi-linear", .pairing = RopePairing::kInterleaved, .mixers = MixerFamily::kKimiDelta, .no_rope = true},
+    {.name = "falcon-h1",
+     .pairing = RopePairing::kHalves,
+     .ffn_norm = "ffn_norm",
+     .mixers = MixerFamily::kMamba2,
+     .side_by_side = true},
     {.name = "mamba", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba, .mixers_only = true},
     {.name = "mamba2", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba2, .mixers_only = true},
     {.name = "jamba",
@@ -648,7 +653,7 @@ StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Ggu
         keys.Name("block_count"), layers, arch.name);
   }
   if (arch.drafts || arch.mixers != MixerFamily::kAttention) {
-    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
+    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", arch.side_by_side ? 0 : layers - 1));
   }
   const SpecSource from{.gguf = gguf,
                         .keys = keys,

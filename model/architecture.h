@@ -129,6 +129,7 @@ struct Architecture {
   bool drafts = false;                // the last layers may be for drafts
   MixerFamily mixers = MixerFamily::kAttention;
   bool one_part_layers = false;  // a layer is a mixer or a feed-forward block
+  bool side_by_side = false;     // each block of the file attends and has state: two layers (LayerSpec::same_input)
   bool mixers_only = false;      // there are no feed-forward blocks, nor attention
   bool plamo = false;            // MambaSpec's
   bool state_norms = false;      // MambaSpec::norm_weights

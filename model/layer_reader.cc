@@ -15,7 +15,11 @@ namespace {
 class LayerReader {
  public:
   LayerReader(const TensorTable& tensors, const ModelSpec& spec, int layer, std::unordered_set<std::string>* used)
-      : tensors_(tensors), l_(spec.LayerOf(layer)), layer_(layer), used_(used), rows_(LayerTensors(l_, spec.dim)) {}
+      : tensors_(tensors),
+        l_(spec.LayerOf(layer)),
+        block_(spec.BlockOf(layer)),
+        used_(used),
+        rows_(LayerTensors(l_, spec.dim)) {}
 
   StatusOr<LayerWeights> Read() {
     if (const ExpertSpec* e = l_.experts()) w_.experts.resize(Unsigned(e->count));
@@ -30,7 +34,7 @@ class LayerReader {
   }
 
  private:
-  std::string Full(const std::string& name) const { return fmt::format("blk.{}.{}", layer_, name); }
+  std::string Full(const std::string& name) const { return fmt::format("blk.{}.{}", block_, name); }
   bool Has(const std::string& name) const { return tensors_.Has(Full(name)); }
   std::string Named(const std::string& name) {
     std::string full = Full(name);
@@ -175,7 +179,7 @@ class LayerReader {
 
   const TensorTable& tensors_;
   const LayerSpec& l_;
-  const int layer_;
+  const int block_;
   std::unordered_set<std::string>* const used_;
   const std::vector<TensorRow> rows_;
   LayerWeights w_;
@@ -196,11 +200,12 @@ bool IsIgnored(std::string_view name, const ModelSpec& spec) {
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
   if (IsIgnored(name, spec)) return true;
   if (!name.starts_with("blk.")) return false;
-  size_t layer = 0;
+  size_t block = 0;
   for (size_t i = 4; i < name.size() && i < 10 && name[i] != '.'; ++i) {
     if (name[i] < '0' || name[i] > '9') return false;
-    layer = 10 * layer + static_cast<size_t>(name[i] - '0');
+    block = 10 * block + static_cast<size_t>(name[i] - '0');
   }
+  const size_t layer = block * Unsigned(spec.layers_per_block);
   if (layer < spec.layers.size()) {  // what a layer could have if it did not read another's keys and values
     const AttentionSpec* a = spec.layers[layer].attention();
     return a != nullptr && a->kv_layer >= 0 &&

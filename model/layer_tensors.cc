@@ -13,7 +13,7 @@ class Table {
   std::vector<TensorRow> Rows() {
     const bool mixes = !std::holds_alternative<NoMixer>(l_.mixer),
                feeds = !std::holds_alternative<NoFeedForward>(l_.feed_forward);
-    if (mixes && l_.pre_norms) Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
+    if (mixes && l_.pre_norms && !l_.same_input) Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
     if (mixes && l_.post_norms) Vector(std::string(l_.mixer_post_norm_name), Slot::kMixerPostNorm, dim_);
     if (feeds && l_.pre_norms && !l_.shared_norm) Norm(l_.ffn_norm_name, Slot::kFfnNorm, Slot::kFfnNormBias);
     if (feeds && l_.post_norms) Vector(std::string(l_.ffn_post_norm_name), Slot::kFfnPostNorm, dim_);
@@ -170,7 +170,7 @@ class Table {
     Vector("ssm_dt.bias", Slot::kStepBias, heads);
     Shaped("ssm_a", Slot::kDecay, {1, heads});
     Shaped("ssm_d", Slot::kSkip, {1, heads});
-    Shaped("ssm_norm.weight", Slot::kStateNorm, {inner / groups, groups});
+    if (m.norm) Shaped("ssm_norm.weight", Slot::kStateNorm, {inner / groups, groups});
     Matrix("ssm_out.weight", Slot::kO, dim_, inner, CutAxis::kWhole);
   }
   void Add(const ShortConvolutionSpec& c) {

@@ -131,6 +131,7 @@ struct Mamba2Spec {
   int state = 0;   // elements of state for each element of a head
   int heads = 0;
   int groups = 0;  // heads of a group share B and C, and a norm
+  bool norm = true;
   bool operator==(const Mamba2Spec&) const = default;
 };
 
@@ -214,6 +215,9 @@ struct LayerSpec {
   bool layer_norms = false;  // all of them are LayerNorms
   bool norm_biases = false;
   bool pre_norms = true;  // norms of what goes into mixer and feed-forward block
+  // The mixer sees the normed row that the mixer of the layer before saw, on the same stage: both are one block of the
+  // file, in which attention and state stand side by side.
+  bool same_input = false;
   // Mixer and feed-forward block see the same row, and both are added to it.
   bool parallel = false;
   bool shared_norm = false;  // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
@@ -262,6 +266,7 @@ struct ModelSpec {
   bool has_slots = false;
   int window = 0;  // the largest of the layers in kWindowGroup; 0: there are none
   std::string_view final_norm_name = "output_norm.weight";  // in the file
+  int layers_per_block = 1;  // layers whose tensors have the same number in their names, "blk.N."
   int per_layer_width = 0;  // of all layers' per-layer embeddings together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
@@ -319,6 +324,14 @@ struct ModelSpec {
   const LayerSpec& LayerOf(int layer) const {
     const auto i = static_cast<size_t>(layer);
     return i < layers.size() ? layers[i] : *mtp;
+  }
+  // The number of a layer in its tensors' names.
+  int BlockOf(int layer) const { return layer / layers_per_block; }
+  // The first of the layers that must be on the stage of this one, as it reads what they made; the layer itself: none.
+  int JoinedFrom(int layer) const {
+    const LayerSpec& l = layers[static_cast<size_t>(layer)];
+    const AttentionSpec* a = l.attention();
+    return a != nullptr && a->kv_layer >= 0 ? a->kv_layer : l.same_input ? layer - 1 : layer;
   }
   // Assigns each layer to its KV group. REQUIRES: the layers have their mixers.
   void AssignKvGroups();

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/one_stage.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
+#include "worker/layer_walk.h"
 
 namespace gyre {
 namespace {
@@ -79,6 +81,8 @@ constexpr GoldenModel kModels[] = {
     kAttention2("tiny-starcoder2-s0-f16"),
     kAttention2("tiny-step35-s0-f16"),
     kState2("tiny-deepseek32-s0-f16"),
+    kState2("tiny-falcon-h1-s0-f16"),
+    kState2("tiny-falcon-h1-norm-s0-f16"),
     kState2("tiny-falcon-mamba-s0-f16"),
     kState2("tiny-jamba-s0-f16"),
     kState2("tiny-kimi-linear-s0-f16"),
@@ -100,8 +104,6 @@ constexpr GoldenModel kNotRead[] = {
     kAttention2("tiny-qwen3-reranker-s0-f16"),
     kState2("tiny-deepseek32-cut-s0-f16"),
     kState2("tiny-deepseek4-s0-f16"),
-    kState2("tiny-falcon-h1-norm-s0-f16"),
-    kState2("tiny-falcon-h1-s0-f16"),
     kState2("tiny-glm-dsa-s0-f16"),
     kState2("tiny-minimax-m3-s0-f16"),
     kState2("tiny-minimax-m3-sparse-s0-f16"),
@@ -221,6 +223,38 @@ TEST_P(GoldenState, StagesAndChunksChangeNoBit) {
       first = std::move(got.logits);
     else
       EXPECT_EQ(first, got.logits);
+  }
+}
+
+// One layer after the other, as `gyre diff` computes them: those of a block that have one input, too.
+TEST(GoldenStates, LayersOneAfterTheOther) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
+  for (const char* name : {"tiny-falcon-h1-s0-f16", "tiny-jamba-s0-f16"}) {
+    SCOPED_TRACE(name);
+    const GoldenModel golden = kState2(name);
+    const auto ids = ReadNumbers<TokenId>(testing::SharedData(golden.folder) + "ids.txt");
+    const auto model = OpenModel(PathOf(golden, ".gguf"));
+    ASSERT_TRUE(model.ok()) << model.status();
+    auto device = OpenDevice({.threads = 1});
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto walk = LayerWalk::Make(*model, *device, {.kv_type = KvType::kF32, .exact = true, .chunk = 40}, ids);
+    ASSERT_TRUE(walk.ok()) << walk.status();
+    WalkedRows rows;
+    ASSERT_TRUE((*walk)->LoadEmbedding().ok());
+    ASSERT_TRUE((*walk)->Embed(&rows).ok());
+    for (int layer = 0; layer < (*walk)->layers(); ++layer) {
+      ASSERT_TRUE((*walk)->LoadLayer(layer).ok());
+      const Status done = (*walk)->Run(&rows);
+      ASSERT_TRUE(done.ok()) << done;
+    }
+    ASSERT_TRUE((*walk)->LoadHead().ok());
+    std::vector<float> logits;
+    ASSERT_TRUE((*walk)->Logits(rows.rows, &logits).ok());
+    std::vector<std::vector<float>> got;
+    for (size_t i = 0; i < ids.size(); ++i)
+      got.emplace_back(logits.begin() + static_cast<ptrdiff_t>(i * 512),
+                       logits.begin() + static_cast<ptrdiff_t>(i * 512 + 512));
+    EXPECT_LE(ErrorOf(got, ReadFloats(PathOf(golden, ".logits.f32"))), 3e-5);
   }
 }
 

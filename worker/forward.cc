@@ -202,7 +202,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
     project(mixed);
   } else if (spec.kv_group == kSlotGroup) {
-    MixerNorm(layer, x, places.count());
+    if (!spec.same_input) MixerNorm(layer, x, places.count());  // otherwise the layer before has left its own
     const float* mixed = ApplyState(layer, places, logit_rows, x);
     project(mixed);
   } else if (&logit_rows != &places) {
