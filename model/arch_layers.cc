@@ -197,6 +197,11 @@ Status ReadNorms(const SpecSource& from, LayerSpec* layer, ModelSpec* spec) {
   layer->pre_norms = from.arch.pre_norms;
   layer->post_norms = from.arch.post_norms;
   layer->ffn_norm_name = from.arch.ffn_norm;
+  layer->residual_norms = from.arch.residual_norms;
+  if (from.arch.residual_norms) {
+    layer->mixer_post_norm_name = "attn_output_norm.weight";
+    layer->ffn_post_norm_name = "layer_output_norm.weight";
+  }
   if (from.arch.bare_post_norms) {
     layer->mixer_post_norm_name = "post_attention_norm";
     layer->ffn_post_norm_name = "post_ffw_norm";
@@ -229,6 +234,7 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
     return Unimplemented("{} is {}, known is the key length, {}", keys.Name("attention.value_length"), value_length,
                          a.head_dim);
   }
+  a.causal = !from.arch.encoder;
   a.qk_norm = from.arch.qk_norm;
   a.qk_centered = from.arch.qk_centered;
   a.norm_after_rope = from.arch.norm_after_rope;
@@ -391,6 +397,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     LayerSpec layer = common;
     layer.side = {
         .width = side, .number = side > 0 ? static_cast<int>(i) : 0, .pieces = side > 0 ? static_cast<int>(layers) : 0};
+    if (arch.optional_mixer_norm) layer.mixer_norm = HasAny(from.gguf, i, {layer.mixer_norm_name.data()});
     GYRE_RETURN_IF_ERROR(ReadResidual(from, i, &layer));
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     AttentionSpec a = local[i] != 0 ? windowed : global;

@@ -83,7 +83,10 @@ struct Architecture {
   bool optional_sinks = false;  // where a layer has their tensor
   bool pre_norms = true;
   bool post_norms = false;
-  bool bare_post_norms = false;              // their tensors have no ".weight" in their names
+  bool residual_norms = false;               // LayerSpec's; "attn_output_norm" and "layer_output_norm"
+  bool optional_mixer_norm = false;          // a layer may have no norm before its mixer
+  bool encoder = false;                      // ModelSpec's
+  bool bare_post_norms = false;              // post-norms' tensors have no ".weight" in their names
   const char* ffn_norm = "ffn_norm.weight";  // the tensor of the norm before the feed-forward block
   bool scaled_embedding = false;             // the embedding is multiplied by sqrt(dim)
   bool final_softcap = false;                // logits have a softcap if the metadata gives it

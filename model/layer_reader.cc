@@ -186,7 +186,8 @@ class LayerReader {
 };
 
 constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias",
-               kPositions[] = "position_embd.weight";
+               kPositions[] = "position_embd.weight", kTokenTypes[] = "token_types.weight",
+               kEmbeddingNorm[] = "token_embd_norm.weight", kEmbeddingNormBias[] = "token_embd_norm.bias";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
 // Rotary tables that old converters left in files, and indexers: within the model's context these leave out nothing.
@@ -267,25 +268,51 @@ StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelS
   return tensors.Matrix(kPerLayerTokens, Unsigned(spec.vocab), Unsigned(spec.per_layer_width));
 }
 
+StatusOr<EmbeddingVectors> ReadEmbeddingVectors(const TensorTable& tensors, const ModelSpec& spec) {
+  EmbeddingVectors out;
+  const uint64_t dim = Unsigned(spec.dim);
+  GYRE_ASSIGN_OR_RETURN(out.norm, tensors.Vector(kEmbeddingNorm, {dim}));
+  if (spec.embedding_norm_bias) {
+    GYRE_ASSIGN_OR_RETURN(out.norm_bias, tensors.Vector(kEmbeddingNormBias, {dim}));
+  }
+  if (!spec.token_types) return out;
+  const TensorView* types = tensors.Find(kTokenTypes);
+  const uint64_t count = types == nullptr || types->dims.size() < 2 ? 1 : types->dims[1];
+  GYRE_ASSIGN_OR_RETURN(const WeightView table, tensors.Matrix(kTokenTypes, count, dim));
+  out.token_type.resize(dim);
+  if (table.data != nullptr) DequantizeRow(table, 0, out.token_type.data());
+  return out;
+}
+
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
-  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
-  if (spec.final_norm_bias) {
+  if (spec.final_norm) {
+    GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
+  }
+  if (spec.final_norm && spec.final_norm_bias) {
     GYRE_ASSIGN_OR_RETURN(head.final_norm_bias, tensors.Vector(kFinalNormBias, {Unsigned(spec.dim)}));
   }
   if (spec.head_bias) {
     GYRE_ASSIGN_OR_RETURN(head.bias, tensors.Vector(kHeadBias, {Unsigned(spec.vocab)}));
   }
+  if (spec.encoder) return head;
   const char* name = spec.tied_head ? kEmbedding : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
 }
 
 StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensors, const ModelSpec& spec) {
-  std::unordered_set<std::string> used = {kEmbedding, std::string(spec.final_norm_name), "rope_freqs.weight",
-                                          "rope_factors_long.weight", "rope_factors_short.weight"};
-  if (!spec.tied_head) used.insert("output.weight");
-  if (spec.final_norm_bias) used.insert(kFinalNormBias);
+  std::unordered_set<std::string> used = {kEmbedding, "rope_freqs.weight", "rope_factors_long.weight",
+                                          "rope_factors_short.weight"};
+  if (!spec.tied_head && !spec.encoder) used.insert("output.weight");
+  if (spec.final_norm) used.insert(std::string(spec.final_norm_name));
+  if (spec.final_norm && spec.final_norm_bias) used.insert(kFinalNormBias);
+  if (spec.embedding_norm) {
+    used.insert(kEmbeddingNorm);
+    if (spec.embedding_norm_bias) used.insert(kEmbeddingNormBias);
+    if (spec.token_types) used.insert(kTokenTypes);
+    GYRE_RETURN_IF_ERROR(ReadEmbeddingVectors(tensors, spec).status());
+  }
   if (spec.head_bias) used.insert(kHeadBias);
   if (spec.positions > 0) {
     used.insert(kPositions);

@@ -13,10 +13,13 @@ class Table {
   std::vector<TensorRow> Rows() {
     const bool mixes = !std::holds_alternative<NoMixer>(l_.mixer),
                feeds = !std::holds_alternative<NoFeedForward>(l_.feed_forward);
-    if (mixes && l_.pre_norms && !l_.same_input) Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
+    if (mixes && l_.pre_norms && l_.mixer_norm && !l_.same_input)
+      Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
     if (mixes && l_.post_norms) Vector(std::string(l_.mixer_post_norm_name), Slot::kMixerPostNorm, dim_);
+    if (mixes && l_.residual_norms) Norm(l_.mixer_post_norm_name, Slot::kMixerPostNorm, Slot::kMixerPostNormBias);
     if (feeds && l_.pre_norms && !l_.shared_norm) Norm(l_.ffn_norm_name, Slot::kFfnNorm, Slot::kFfnNormBias);
     if (feeds && l_.post_norms) Vector(std::string(l_.ffn_post_norm_name), Slot::kFfnPostNorm, dim_);
+    if (feeds && l_.residual_norms) Norm(l_.ffn_post_norm_name, Slot::kFfnPostNorm, Slot::kFfnPostNormBias);
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
     Add(l_.side);

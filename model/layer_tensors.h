@@ -15,9 +15,11 @@ enum class Slot : uint8_t {
   kMixerNorm,
   kMixerNormBias,
   kMixerPostNorm,
+  kMixerPostNormBias,
   kFfnNorm,
   kFfnNormBias,
   kFfnPostNorm,
+  kFfnPostNormBias,
   // Attention.
   kQ,
   kK,

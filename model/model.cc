@@ -29,6 +29,7 @@
 #include "model/tokenizer_bin.h"
 #include "model/unigram.h"
 #include "model/weights.h"
+#include "model/word_piece.h"
 
 namespace gyre {
 namespace {
@@ -162,11 +163,12 @@ class OpenedModel : public Model {
                       : *kind == "gemma4" ? MergedSpmFromGguf
                       : *kind == "gpt2"   ? BpeFromGguf
                       : *kind == "t5"     ? UnigramFromGguf
+                      : *kind == "bert"   ? WordPieceFromGguf
                                           : nullptr;
     if (read == nullptr) {
-      tokenizer_note_ =
-          fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\" and \"t5\"",
-                      Printable(*kind));
+      tokenizer_note_ = fmt::format(
+          "its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\" and \"bert\"",
+          Printable(*kind));
       return absl::OkStatus();
     }
     GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, read(*gguf_));

@@ -14,6 +14,7 @@
 #include "base/kv_type.h"
 #include "base/memory_counts.h"
 #include "kernels/op_types.h"
+#include "model/pooling.h"
 
 namespace gyre {
 
@@ -60,6 +61,7 @@ struct AttentionSpec {
   int kv_layer = -1;          // an earlier layer, whose keys and values this one reads; -1: it has its own
   float value_scale = 1;      // on the values
   int window = 0;             // 0 = full attention
+  bool causal = true;         // otherwise rows see later ones too, in a window half of it to each side
   int chunk = 0;              // AttentionParams::chunk; 0 = none
   float scale = 0;            // on q.k
   float softcap = 0;          // 0 = none
@@ -220,8 +222,10 @@ struct LayerSpec {
   bool same_input = false;
   // Mixer and feed-forward block see the same row, and both are added to it.
   bool parallel = false;
-  bool shared_norm = false;  // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
-  bool post_norms = false;   // norms on their outputs, before the residual
+  bool mixer_norm = true;       // otherwise the mixer sees the row itself
+  bool shared_norm = false;     // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
+  bool post_norms = false;      // norms on their outputs, before the residual
+  bool residual_norms = false;  // norms of the row when mixer or feed-forward block is added to it, by the same names
   std::string_view mixer_norm_name = "attn_norm.weight";  // of the mixer's pre-norm, in the file
   std::string_view ffn_norm_name = "ffn_norm.weight";     // of the feed-forward block's
   std::string_view mixer_post_norm_name = "post_attention_norm.weight", ffn_post_norm_name = "post_ffw_norm.weight";
@@ -248,6 +252,15 @@ struct ModelSpec {
   float embedding_scale = 1;
   int most_context = 0;  // what is computed holds for no longer texts; 0 = for any
   int positions = 0;     // rows of a table that is added to embeddings by their position; 0 = there is none
+  // It makes vectors of texts, and no text: there is no output matrix, and a text's rows see each other in both
+  // directions, so they are in one step.
+  bool encoder = false;
+  std::optional<Pooling> pooling;  // how a text becomes a vector, as the file says
+  // Of an encoder: embeddings go through a norm, after the vector of the first type of tokens is added where there are
+  // types. The norm is of the layers' kind, with the final norm's epsilon.
+  bool embedding_norm = false, token_types = false;
+  bool embedding_norm_bias = false;
+  bool final_norm = true;  // otherwise the last layer's rows are the hidden states
   float final_norm_eps = 0;
   bool final_layer_norm = false;  // it is a LayerNorm
   bool final_norm_bias = false;

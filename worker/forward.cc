@@ -24,6 +24,8 @@ Backend::Ffn DenseWeights(const Layer& layer) {
 void RowPlaces::Clear() {
   for (Group& group : groups_) group.tables.clear(), group.host_rows.clear();
   host_numbers_.clear();
+  host_lasts_.clear();
+  for (auto& r : reaches_) r->fresh = false;
   end_ = 0;
   runs_.clear();
   adapters_.clear();
@@ -52,6 +54,7 @@ void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, size_t seq
       groups_[g].host_rows.push_back({.table = table, .position = s.first_position + i});
   }
   for (uint32_t i = first; i < first + count; ++i) host_numbers_.push_back(static_cast<uint32_t>(before + i));
+  host_lasts_.insert(host_lasts_.end(), count, s.first_position + s.row_count - 1);
 }
 
 void RowPlaces::Upload(Backend& queue) {
@@ -132,6 +135,36 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope, Backend& queue)
   return {table->cos.data(), table->sin.data()};
 }
 
+const RowPlaces::Sight& RowPlaces::SightOf(int reach, Backend& queue) {
+  Reach* found = nullptr;
+  for (auto& r : reaches_) {
+    if (r->reach == reach) found = r.get();
+  }
+  if (found == nullptr) {
+    found = reaches_.emplace_back(std::make_unique<Reach>()).get();
+    found->reach = reach;
+  }
+  if (found->fresh) return found->sight;
+  found->host_rows.clear();
+  found->sight.pieces.clear();
+  for (size_t i = 0; i < count(); ++i) {
+    KvRow row = host_rows()[i];
+    const uint32_t last = host_lasts_[i], wide = static_cast<uint32_t>(reach),
+                   end = reach == 0 ? last : std::min(last, row.position + wide),
+                   begin = reach == 0 || row.position <= wide ? 0 : row.position - wide;
+    // All rows that see as far as they may have one window, and so have those that see the sequence's beginning.
+    const int window = reach == 0 ? 0 : begin == 0 ? 2 * reach + 1 : static_cast<int>(end - begin + 1);
+    row.position = end;
+    found->host_rows.push_back(row);
+    if (found->sight.pieces.empty() || found->sight.pieces.back().window != window)
+      found->sight.pieces.push_back({0, window});
+    ++found->sight.pieces.back().rows;
+  }
+  found->sight.rows = queue.Upload(std::span<const KvRow>(found->host_rows));
+  found->fresh = true;
+  return found->sight;
+}
+
 const float* RowPlaces::TemperaturesFor(const AttentionSpec& spec, Backend& queue) {
   Temperatures* found = nullptr;
   for (auto& t : temperatures_) {
@@ -169,9 +202,20 @@ void Forward::AddPositions(std::span<const TokenId> positions, const PackedWeigh
   backend_.AddInPlace(x, rows, positions.size() * dim_);
 }
 
+void Forward::NormEmbeddings(const Ends& ends, const ModelSpec& spec, size_t rows, float* x) {
+  if (ends.token_type() != nullptr) backend_.AddBias(x, rows, dim_, ends.token_type());
+  if (spec.final_layer_norm) backend_.Center(x, rows, dim_, x);
+  backend_.RmsNorm(x, rows, dim_, ends.embedding_norm(), spec.final_norm_eps, x);
+  if (ends.embedding_norm_bias() != nullptr) backend_.AddBias(x, rows, dim_, ends.embedding_norm_bias());
+}
+
 template <typename Part>
-void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part) {
+void Forward::AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t rows, float* x, const Part& part) {
   const LayerSpec& spec = layer.spec;
+  if (spec.residual_norms) {
+    part(Result{x, true});
+    return Norm(layer, post_norm, post_bias, x, rows, x);
+  }
   if (!spec.post_norms && spec.residual_scale == 1) return part(Result{x, true});
   float* made = Room(result_, rows * dim_);
   part(Result{made, false});
@@ -185,7 +229,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
   // The output matrix of a mixer, on the logit rows.
   auto project = [&](const float* mixed) {
     if (logit_rows.count() == 0) return;
-    AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x, [&](const Result& result) {
+    AddPart(layer, Slot::kMixerPostNorm, Slot::kMixerPostNormBias, logit_rows.count(), x, [&](const Result& result) {
       Multiply(mixed, logit_rows.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
       Adapt(layer, logit_rows, mixed, {{Slot::kO, result.rows}});
     });
@@ -195,7 +239,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     Project(layer, *attention, kv->view(), places, logit_rows, x);
     if (logit_rows.count() == 0) return;
     KeepInput(layer, x, logit_rows.count());
-    AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x,
+    AddPart(layer, Slot::kMixerPostNorm, Slot::kMixerPostNormBias, logit_rows.count(), x,
             [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
     MixerNorm(layer, x, places.count());
@@ -211,7 +255,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
   const size_t rows = logit_rows.count();
   if (rows == 0) return;
   if (!std::holds_alternative<NoFeedForward>(spec.feed_forward)) {
-    AddPart(layer, Slot::kFfnPostNorm, rows, x,
+    AddPart(layer, Slot::kFfnPostNorm, Slot::kFfnPostNormBias, rows, x,
             [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
   }
   if (spec.side.width > 0) AddSide(layer, logit_rows, x);
@@ -219,7 +263,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
 }
 
 void Forward::Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out) {
-  if (!layer.spec.pre_norms) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
+  if (layer.vector(slot) == nullptr) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (layer.spec.layer_norms) {
     backend_.Center(x, rows, dim_, out);
     x = out;
@@ -303,7 +347,7 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   backend_.StoreKv(k, v, places.rows(layer.spec), kv);
 }
 
-void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
+void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                      const Result& result) {
   const auto heads = static_cast<size_t>(spec.heads), value_dim = static_cast<size_t>(spec.ValueDim());
   const size_t q_dim = heads * static_cast<size_t>(spec.head_dim), out_dim = heads * value_dim;
@@ -315,12 +359,25 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
                          .chunk = spec.chunk,
                          .end = places.end()};
   if (spec.sinks) params.sinks = layer.vector(Slot::kSinks);
-  size_t row = 0;
+  std::span<const KvRow> rows = places.rows(layer.spec);
+  const RowPlaces::Sight::Piece causal{places.count(), spec.window};
+  std::span<const RowPlaces::Sight::Piece> pieces(&causal, 1);
+  if (!spec.causal) {
+    const RowPlaces::Sight& sight = places.SightOf(spec.window / 2, backend_);
+    rows = sight.rows;
+    pieces = sight.pieces;
+  }
+  size_t row = 0, end = 0, piece = 0, piece_end = pieces[0].rows;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows(layer.spec).subspan(row, count), kv, params,
-                       attended + row * out_dim);
-    row += count;
+    end += count;
+    while (row < end) {
+      if (row == piece_end) piece_end += pieces[++piece].rows;
+      const size_t n = std::min(end, piece_end) - row;
+      params.window = pieces[piece].window;
+      backend_.Attention(q_.data() + row * q_dim, rows.subspan(row, n), kv, params, attended + row * out_dim);
+      row += n;
+    }
   });
   if (spec.output_gate != OutputGate::kNone) {
     const bool of_heads = spec.output_gate == OutputGate::kHeads;
@@ -577,6 +634,7 @@ void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
 }
 
 void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out) {
+  if (!spec.final_norm) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (spec.final_layer_norm) {
     backend_.Center(x, rows, dim_, out);
     x = out;

@@ -61,6 +61,18 @@ class RowPlaces {
     const float* sin;
   };
   Rotation RotationFor(const RopeSpec& rope, Backend& queue);
+  // The rows as attention that is not causal takes them: each at the last position that it sees, of those in the step.
+  // `reach`: how many positions it sees to each side; 0: all. They lie on the device.
+  struct Sight {
+    std::span<const KvRow> rows;
+    // Consecutive rows, and the window that ends each one's sight where it begins; 0: it begins with the sequence.
+    struct Piece {
+      size_t rows;
+      int window;
+    };
+    std::vector<Piece> pieces;
+  };
+  const Sight& SightOf(int reach, Backend& queue);
   // AttentionSpec::temperature as a factor of each row; on the device.
   const float* TemperaturesFor(const AttentionSpec& spec, Backend& queue);
 
@@ -77,6 +89,12 @@ class RowPlaces {
     int length, offset;
     std::vector<float> factors;
     std::span<const float> on_device;  // of this step, or empty
+  };
+  struct Reach {
+    int reach = 0;
+    std::vector<KvRow> host_rows;
+    Sight sight;
+    bool fresh = false;
   };
   // A KV group of pages.
   struct Group {
@@ -102,6 +120,8 @@ class RowPlaces {
   std::vector<SequenceRows> sequences_;
   std::vector<std::unique_ptr<Table>> rotations_;
   std::vector<std::unique_ptr<Temperatures>> temperatures_;
+  std::vector<uint32_t> host_lasts_;  // of each row: the last position of its sequence in the step
+  std::vector<std::unique_ptr<Reach>> reaches_;
 };
 
 // Calls ops on the queue of a stage, with scratch that grows to the largest step and stays. All rows are on the device.
@@ -115,6 +135,8 @@ class Forward {
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
   // x [rows][dim] += the rows of a table of positions.
   void AddPositions(std::span<const TokenId> positions, const PackedWeight& table, float* x);
+  // x [rows][dim] = an encoder's embeddings: with the vector of the first type of tokens, under their norm.
+  void NormEmbeddings(const Ends& ends, const ModelSpec& spec, size_t rows, float* x);
   // Sets the source of per-layer embeddings for a step's rows: their tokens, on the host, and the model's tables, whose
   // rows are read in the file's own type.
   void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
@@ -146,7 +168,8 @@ class Forward {
     float* rows;
     bool add;
   };
-  // out [rows][dim] = the norm of x, or x itself where the layer has no pre-norms. The layer may also have a bias.
+  // out [rows][dim] = the norm of x, or x itself where the layer has none in this slot. May be in place. There may be a
+  // bias.
   void Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out);
   // normed_ [rows][dim] = what the mixer sees of x.
   void MixerNorm(const Layer& layer, const float* x, size_t rows) {
@@ -155,14 +178,13 @@ class Forward {
   // Keeps what a part of the layer behind the mixer sees of the mixer's row x, of the logit rows.
   void KeepInput(const Layer& layer, const float* x, size_t rows);
   // Calls part(Result) and adds what it computes to x [rows][dim], after a norm of its own where the layer has
-  // post-norms, and times the layer's scale.
+  // post-norms, and times the layer's scale. Where the layer has norms of the row, x goes through one.
   template <typename Part>
-  void AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part);
+  void AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t rows, float* x, const Part& part);
   // Computes queries of the logit rows, and keys and values of all rows; then compacts normed_ and x to the logit rows.
   void Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                RowPlaces& logit_rows, float* x);
-  void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
-              const Result& result);
+  void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places, const Result& result);
   // The mixers of forward_state.cc.
   // Both take all rows in, compact x to the logit rows and return what the output matrix is for, of these rows.
   const float* AttendLatent(const Layer& layer, const LatentAttentionSpec& spec, RowPlaces& places,

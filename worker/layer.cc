@@ -311,6 +311,12 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
       GYRE_ASSIGN_OR_RETURN(const WeightView positions, model.Positions());
       ends.positions = queue.Pack(positions, done);
     }
+    if (model.spec().embedding_norm) {
+      GYRE_ASSIGN_OR_RETURN(EmbeddingVectors of, ReadEmbeddingVectors(model.tensors(), model.spec()));
+      const std::vector<float> vectors[] = {std::move(of.token_type), std::move(of.norm), std::move(of.norm_bias)};
+      ends.embedding_vectors = DeviceVectors::Upload(vectors, queue);
+      queue.Finish();
+    }
   }
   if (last) {
     GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
@@ -318,7 +324,8 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
     const std::vector<float> vectors[] = {std::move(head.final_norm), std::move(head.final_norm_bias),
                                           std::move(head.bias)};
     ends.vectors = DeviceVectors::Upload(vectors, queue);
-    ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
+    if (!model.spec().encoder)
+      ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
     queue.Finish();
   }
   return ends;

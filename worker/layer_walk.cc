@@ -26,6 +26,7 @@ const BytesDone kNothing = [](size_t) {};
 StatusOr<std::unique_ptr<LayerWalk>> LayerWalk::Make(std::shared_ptr<const Model> model, std::shared_ptr<Device> device,
                                                      const LayerWalkOptions& options, std::vector<TokenId> ids) {
   const ModelSpec& spec = model->spec();
+  if (spec.encoder) return Unimplemented("{}: an encoder is not computed layer by layer", model->path());
   if (ids.empty()) return InvalidArgument("there are no tokens, expected one or more");
   if (spec.most_context > 0 && ids.size() > static_cast<size_t>(spec.most_context))
     return InvalidArgument("{} tokens, texts of this model have at most {}", ids.size(), spec.most_context);

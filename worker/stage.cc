@@ -44,6 +44,9 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   const auto most = static_cast<size_t>(parts_.model->spec().most_context);
   if (most > 0 && end > most)
     return InvalidArgument("sequence {}: {} positions, this model's texts have at most {}", seq, end, most);
+  if (parts_.model->spec().encoder && s.first_position != 0)
+    return InvalidArgument("sequence {}: rows from position {} on, an encoder takes whole texts", seq,
+                           s.first_position);
   GYRE_RETURN_IF_ERROR(CheckPages(s));
   if (drafter_) GYRE_RETURN_IF_ERROR(drafter_->Check(s));  // a stage without one ignores all of it
   return CheckRequests(s);
@@ -92,6 +95,8 @@ Status Stage::CheckPages(const SeqRows& s) const {
 Status Stage::CheckRequests(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
   for (const RowRequest& r : s.requests) {
+    if (parts_.model->spec().encoder && r.mode != RowMode::kHidden)
+      return InvalidArgument("sequence {}: an answer of an encoder that is no hidden state", seq);
     if (!r.biased.empty() && static_cast<size_t>(r.biased.back()) >= vocab_) {
       return InvalidArgument("sequence {}: biased id {}, the vocabulary has 0-{}", seq, r.biased.back(), vocab_ - 1);
     }
@@ -210,6 +215,7 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
       }
       forward_.AddPositions(backend_.Upload(std::span<const TokenId>(positions_)), *parts_.ends.positions, x);
     }
+    if (spec.embedding_norm) forward_.NormEmbeddings(parts_.ends, spec, count, x);
   } else {
     const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, dim_)));
     backend_.DecodeRows(RowType(wire_), in.data(), count, dim_, x);

@@ -470,7 +470,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   size_t bytes = 0;
   if (running_->stage) {
     for (const auto& layer : running_->stage->parts().layers) bytes += layer->weight_bytes();
-    if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
+    if (const auto& output = running_->stage->parts().ends.output; output != nullptr) bytes += output->bytes;
   }
   weight_bytes_ = bytes;
   worker_.say(epoch, StageDone{.verb = ChangeVerb::kCommit});
