@@ -163,6 +163,23 @@ Status ReadResidual(const SpecSource& from, size_t i, LayerSpec* layer) {
   return absl::OkStatus();
 }
 
+// The number of streams, and the rank of the residuals beside mixers, which only their tensors say.
+Status ReadStreams(const SpecSource& from, ModelSpec* spec, LayerSpec* layer) {
+  constexpr int kMostStreams = 16;
+  GYRE_ASSIGN_OR_RETURN(spec->streams, from.keys.Int("altup.num_inputs", kMostStreams));
+  GYRE_ASSIGN_OR_RETURN(const int active, from.keys.Count("altup.active_idx", kMostStreams));
+  if (active != 0 || spec->streams < 2) {
+    return Unimplemented("{} is {} and {} is {}, known are 0 and 2 or more", from.keys.Name("altup.active_idx"), active,
+                         from.keys.Name("altup.num_inputs"), spec->streams);
+  }
+  layer->streams = spec->streams;
+  const TensorView* laurel = from.gguf.tensors().Find("blk.0.laurel_l.weight");
+  if (laurel == nullptr || laurel->dims.size() != 2 || laurel->dims[1] == 0 || laurel->dims[1] > kMaxDim)
+    return DataLoss("tensor blk.0.laurel_l.weight is missing or has no shape of {} x rank", spec->dim);
+  layer->laurel_rank = static_cast<int>(laurel->dims[1]);
+  return absl::OkStatus();
+}
+
 // 1 for each layer with a window. The pattern's key is a period or one flag a layer; without it the family's period.
 StatusOr<std::vector<int64_t>> LocalLayers(const SpecSource& from) {
   const std::string key = from.keys.Name("attention.sliding_window_pattern");
@@ -393,6 +410,11 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     own_kv -= static_cast<size_t>(shared);
     spec->per_layer_width = side * static_cast<int>(layers);
   }
+  std::vector<float> sparsity(from.blocks);
+  if (arch.streams) {
+    GYRE_RETURN_IF_ERROR(ReadStreams(from, spec, &common));
+    GYRE_ASSIGN_OR_RETURN(sparsity, FloatEachLayer(from, keys.Name("activation_sparsity_scale")));
+  }
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer = common;
     layer.side = {
@@ -445,6 +467,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
                       .biases = arch.biases,
                       .limits = shared_limits[i]};
       if (arch.xielu) block.xielu = xielu[i];
+      block.sparsity = sparsity[i];
       layer.feed_forward = block;
     }
     spec->layers.push_back(std::move(layer));

@@ -128,6 +128,7 @@ struct Architecture {
   int shared_experts = 0;  // where the file neither states nor counts them
   DenseLayers dense = DenseLayers::kLeading;
   bool beside_dense = false;          // experts stand beside a dense block
+  bool streams = false;               // several streams, residuals beside mixers, and gates that may be sparse
   bool per_layer_embeddings = false;  // and layers that read earlier layers' keys and values
   bool drafts = false;                // the last layers may be for drafts
   MixerFamily mixers = MixerFamily::kAttention;

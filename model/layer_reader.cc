@@ -187,6 +187,7 @@ class LayerReader {
 
 constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias",
                kPositions[] = "position_embd.weight", kTokenTypes[] = "token_types.weight",
+               kStreamsBegin[] = "altup_proj.weight", kStreamsEnd[] = "altup_unembd_proj.weight",
                kEmbeddingNorm[] = "token_embd_norm.weight", kEmbeddingNormBias[] = "token_embd_norm.bias";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
@@ -268,6 +269,14 @@ StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelS
   return tensors.Matrix(kPerLayerTokens, Unsigned(spec.vocab), Unsigned(spec.per_layer_width));
 }
 
+StatusOr<std::vector<WeightView>> ReadStreams(const TensorTable& tensors, const ModelSpec& spec, bool ends) {
+  const uint64_t others = Unsigned(spec.streams) - 1, dim = Unsigned(spec.dim);
+  GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors.Matrices(ends ? kStreamsEnd : kStreamsBegin, others, dim, dim));
+  std::vector<WeightView> out;
+  for (uint64_t i = 0; i < others; ++i) out.push_back(RowsOf(all, i * dim, dim));
+  return out;
+}
+
 StatusOr<EmbeddingVectors> ReadEmbeddingVectors(const TensorTable& tensors, const ModelSpec& spec) {
   EmbeddingVectors out;
   const uint64_t dim = Unsigned(spec.dim);
@@ -307,6 +316,12 @@ StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensor
   if (!spec.tied_head && !spec.encoder) used.insert("output.weight");
   if (spec.final_norm) used.insert(std::string(spec.final_norm_name));
   if (spec.final_norm && spec.final_norm_bias) used.insert(kFinalNormBias);
+  if (spec.streams > 1) {
+    for (const bool ends : {false, true}) {
+      used.insert(ends ? kStreamsEnd : kStreamsBegin);
+      GYRE_RETURN_IF_ERROR(ReadStreams(tensors, spec, ends).status());
+    }
+  }
   if (spec.embedding_norm) {
     used.insert(kEmbeddingNorm);
     if (spec.embedding_norm_bias) used.insert(kEmbeddingNormBias);

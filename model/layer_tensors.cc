@@ -23,6 +23,13 @@ class Table {
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
     Add(l_.side);
+    if (l_.laurel_rank > 0) {
+      const uint64_t rank = Unsigned(l_.laurel_rank);
+      Matrix("laurel_l.weight", Slot::kLaurelDown, rank, dim_, CutAxis::kWhole);
+      Matrix("laurel_r.weight", Slot::kLaurelUp, dim_, rank, CutAxis::kWhole);
+      Vector("laurel_post_norm.weight", Slot::kLaurelNorm, dim_);
+    }
+    if (l_.streams > 0) AddStreams(Unsigned(l_.streams));
     if (l_.output_scale) Vector("layer_output_scale.weight", Slot::kOutputScale, 1);
     return std::move(rows_);
   }
@@ -234,6 +241,17 @@ class Table {
     rows_.back().dims.push_back(experts);
   }
   void Add(const NoFeedForward&) {}
+
+  void AddStreams(uint64_t count) {
+    const auto decides = [&](const char* name, Slot slot, uint64_t n, uint64_t k) {
+      Matrix(name, slot, n, k, CutAxis::kWhole, {}, TensorForm::kRouter);
+    };
+    decides("altup_router.weight", Slot::kStreamRouter, count, dim_);
+    Vector("altup_router_norm.weight", Slot::kStreamRouterNorm, dim_);
+    decides("altup_predict_coef.weight", Slot::kStreamPrediction, count * count, count);
+    decides("altup_correct_coef.weight", Slot::kStreamCorrection, count, count);
+    Vector("altup_correct_scale.weight", Slot::kStreamScale, dim_);
+  }
 
   void Add(const PerLayerEmbeddingSpec& s) {
     if (s.width == 0) return;

@@ -432,6 +432,11 @@ StatusOr<size_t> EndBytes(const Model& model, bool first, bool last) {
       sum += positions.bytes();
     }
   }
+  for (const bool at_end : {false, true}) {
+    if (model.spec().streams == 1 || !(at_end ? last : first)) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto streams, ReadStreams(model.tensors(), model.spec(), at_end));
+    for (const WeightView& w : streams) sum += w.bytes();
+  }
   if (last && !(first && model.spec().tied_head)) {
     GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());
     sum += head.output.bytes();

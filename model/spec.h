@@ -162,6 +162,8 @@ struct DenseSpec {
   bool biases = false;               // on the products of up and down
   std::optional<XieluParams> xielu;  // of a block without gate, in place of the activation
   GateLimits limits;
+  // Not 0: of a row's gate only what is above its mean by more than so many standard deviations counts, less those.
+  float sparsity = 0;
   bool operator==(const DenseSpec&) const = default;
 };
 
@@ -229,7 +231,9 @@ struct LayerSpec {
   std::string_view mixer_norm_name = "attn_norm.weight";  // of the mixer's pre-norm, in the file
   std::string_view ffn_norm_name = "ffn_norm.weight";     // of the feed-forward block's
   std::string_view mixer_post_norm_name = "post_attention_norm.weight", ffn_post_norm_name = "post_ffw_norm.weight";
-  float residual_scale = 1;    // on what mixer and feed-forward block add to the row
+  int streams = 0;           // 0: a row is one; otherwise ModelSpec's, which worker/streams.h mixes
+  int laurel_rank = 0;       // of a low-rank residual beside the mixer (LAuReL: Menghani et al. 2024); 0: there is none
+  float residual_scale = 1;  // on what mixer and feed-forward block add to the row
   PerLayerEmbeddingSpec side;  // it is added to the row behind the feed-forward block
   bool output_scale = false;   // a number of the file, on the row after the layer
   int kv_group = kPageGroup;   // layers of a group share a block table
@@ -247,6 +251,7 @@ struct ModelSpec {
   std::string architecture;  // for people only
   std::string name;
   int dim = 0;
+  int streams = 1;  // rows of so many times dim elements go from layer to layer
   int vocab = 0;
   int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
@@ -338,6 +343,8 @@ struct ModelSpec {
     const auto i = static_cast<size_t>(layer);
     return i < layers.size() ? layers[i] : *mtp;
   }
+  // The elements of a row between layers.
+  int RowElems() const { return dim * streams; }
   // The number of a layer in its tensors' names.
   int BlockOf(int layer) const { return layer / layers_per_block; }
   // The first of the layers that must be on the stage of this one, as it reads what they made; the layer itself: none.

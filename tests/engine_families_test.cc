@@ -39,6 +39,8 @@ std::vector<Family> Families() {
     out.push_back({arch, false, fmt::format("golden-wave2/attention/tiny-{}-s0-f16.gguf", arch)});
   for (const char* arch : {"kimi-linear", "jamba", "mamba", "falcon-h1"})
     out.push_back({arch, false, fmt::format("golden-wave2/state/tiny-{}-s0-f16.gguf", arch)});
+  // Several streams, and layers that read others' keys and values.
+  out.push_back({"gemma3n", false, "golden-wave2/attention/tiny-gemma3n-kv-s0-Q8_0.gguf"});
   return out;
 }
 

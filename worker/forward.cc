@@ -225,6 +225,20 @@ void Forward::AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t
 }
 
 void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
+  if (layer.spec.streams == 0) return RunRows(layer, kv, places, logit_rows, x);
+  const size_t rows = places.count(), kept = logit_rows.count();
+  float* first = Room(first_, rows * dim_);
+  streams_.Predict(layer, x, rows, first);
+  RunRows(layer, kv, places, logit_rows, first);
+  if (kept == 0) return;
+  if (kept < rows) streams_.Compact(logit_rows.numbers());
+  streams_.Correct(layer, first, kept, x);
+  if (layer.spec.side.width == 0) return;
+  streams_.ScaleFirst(layer, x, kept, first);
+  streams_.AddToOthers(layer, MakeSide(layer, logit_rows, first), kept, x);
+}
+
+void Forward::RunRows(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
   // The output matrix of a mixer, on the logit rows.
   auto project = [&](const float* mixed) {
@@ -241,6 +255,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     KeepInput(layer, x, logit_rows.count());
     AddPart(layer, Slot::kMixerPostNorm, Slot::kMixerPostNormBias, logit_rows.count(), x,
             [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
+    if (spec.laurel_rank > 0) AddLaurel(layer, logit_rows, x);
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
     MixerNorm(layer, x, places.count());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
@@ -258,7 +273,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     AddPart(layer, Slot::kFfnPostNorm, Slot::kFfnPostNormBias, rows, x,
             [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
   }
-  if (spec.side.width > 0) AddSide(layer, logit_rows, x);
+  if (spec.side.width > 0 && spec.streams == 0) backend_.AddInPlace(x, MakeSide(layer, logit_rows, x), rows * dim_);
   if (spec.output_scale) backend_.Scale(x, rows * dim_, layer.weights.vector(Slot::kOutputScale)[0]);
 }
 
@@ -430,7 +445,8 @@ void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const flo
              layer.FindAdapter(run.adapter, Slot::kUp) != nullptr ||
              layer.FindAdapter(run.adapter, Slot::kDown) != nullptr;
     };
-    if (std::ranges::any_of(places.adapters(), changes)) return AdaptedFfn(layer, *dense, places, result);
+    if (dense->sparsity != 0 || std::ranges::any_of(places.adapters(), changes))
+      return StepwiseFfn(layer, *dense, places, result);
     return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
   }
   const ExpertSpec& spec = *layer.spec.experts();
@@ -457,7 +473,7 @@ void Forward::Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& 
 }
 
 // Backend::FeedForward has the bits of these products, so that rows without an adapter do not notice those beside them.
-void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
+void Forward::StepwiseFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
   const size_t rows = places.count(), width = static_cast<size_t>(spec.width), n = rows * width;
   float* up = Room(mixed_, 2 * n);
   float* gate = spec.gated ? up + n : nullptr;
@@ -467,6 +483,7 @@ void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPla
   Multiply(normed_.data(), places.runs());
   Adapt(layer, places, normed_.data(), {{Slot::kGate, gate}, {Slot::kUp, up}});
   if (spec.biases) backend_.AddBias(up, rows, width, layer.vector(Slot::kUpBias));
+  if (spec.sparsity != 0) Sparsify(layer, rows, width, gate);
   if (spec.gated)
     backend_.GatedActivation(gate, up, n, spec.activation, up);
   else
@@ -610,8 +627,31 @@ void Forward::SetTokens(std::span<const TokenId> ids, const WeightView& embeddin
   per_layer_tokens_ = backend_.Upload(std::span<const float>(host_per_layer_tokens_));
 }
 
-// side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); x += norm(W'' (gelu(W' x) * side))
-void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
+// x = (x + a + norm(W' W a)) / sqrt(2) with a = normed_, which attention leaves as it is.
+void Forward::AddLaurel(const Layer& layer, const RowPlaces& places, float* x) {
+  const size_t rows = places.count(), rank = static_cast<size_t>(layer.spec.laurel_rank);
+  float *low = Room(low_rank_, rows * rank), *made = Room(laurel_, rows * dim_);
+  Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kLaurelDown), low}});
+  Multiply(low, places.runs(), {{layer.matrix(Slot::kLaurelUp), made}});
+  backend_.RmsNorm(made, rows, dim_, layer.vector(Slot::kLaurelNorm), layer.spec.norm_eps, made);
+  backend_.AddInPlace(x, normed_.data(), rows * dim_);
+  backend_.AddInPlace(x, made, rows * dim_);
+  backend_.Scale(x, rows * dim_, static_cast<float>(std::sqrt(0.5)));
+}
+
+// max(0, g - mean - s std) = std max(0, (g - mean) / std - s), as std is the length of g - mean.
+void Forward::Sparsify(const Layer& layer, size_t rows, size_t width, float* gate) {
+  const size_t n = rows * width;
+  backend_.Center(gate, rows, width, gate);
+  float* unit = Room(unit_, n);
+  const float* deviations = gate_length_.Of(gate, rows, width, unit);
+  backend_.AddBias(unit, rows, width, layer.vector(Slot::kGateShift));
+  backend_.Activate(unit, n, Activation::kRelu, gate);
+  backend_.ScaleRows(gate, rows, width, deviations);
+}
+
+// side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); norm(W'' (gelu(W' x) * side))
+const float* Forward::MakeSide(const Layer& layer, const RowPlaces& places, const float* x) {
   const size_t rows = places.count(), width = static_cast<size_t>(layer.spec.side.width),
                first = static_cast<size_t>(layer.spec.side.number) * width;
   float* gathered = Room(gathered_, rows * dim_);
@@ -630,10 +670,15 @@ void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
   backend_.GatedActivation(gate, side, rows * width, Activation::kGeluTanh, gate);
   Multiply(gate, places.runs(), {{layer.matrix(Slot::kSideOut), made}});
   backend_.RmsNorm(made, rows, dim_, layer.vector(Slot::kSidePostNorm), layer.spec.norm_eps, made);
-  backend_.AddInPlace(x, made, rows * dim_);
+  return made;
 }
 
 void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out) {
+  if (spec.streams > 1) {
+    float* merged = Room(merged_, rows * dim_);
+    streams_.End(x, rows, ends.streams_end, HeadArithmetic(), merged);
+    x = merged;
+  }
   if (!spec.final_norm) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (spec.final_layer_norm) {
     backend_.Center(x, rows, dim_, out);
@@ -659,7 +704,7 @@ void Forward::JoinForDrafts(const MtpHead& mtp, const float* embedded, const flo
 void Forward::Head(const float* hidden, size_t rows, const PackedWeight& output, const Ends& ends,
                    const ModelSpec& spec, float* logits) {
   const size_t vocab = output.n;
-  backend_.MatMul(hidden, rows, output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
+  backend_.MatMul(hidden, rows, output, logits, HeadArithmetic());
   if (spec.head_bias) backend_.AddBias(logits, rows, vocab, ends.bias());
   if (spec.logit_scale != 1) backend_.Scale(logits, rows * vocab, spec.logit_scale);
   if (spec.final_softcap > 0) backend_.SoftcapInPlace(logits, rows * vocab, spec.final_softcap);

@@ -135,7 +135,7 @@ Status LayerWalk::RunStage(std::vector<std::shared_ptr<Layer>> layers, WalkedRow
       parts.layers = std::move(layers);
     }
     const bool first = parts.first;
-    const auto dim = static_cast<size_t>(spec().dim);
+    const auto dim = static_cast<size_t>(spec().RowElems());
     Stage stage(std::move(parts), *backend_, options_.exact, WireType::kF32);
     if (first) rows->rows.resize(ids_.size() * dim);
     std::vector<std::byte> in;
@@ -173,7 +173,7 @@ Status LayerWalk::RunStage(std::vector<std::shared_ptr<Layer>> layers, WalkedRow
 Status LayerWalk::Logits(std::span<const float> rows, std::vector<float>* logits) {
   return CatchExhausted([&]() -> Status {
     const auto dim = static_cast<size_t>(spec().dim), vocab = static_cast<size_t>(spec().vocab);
-    const size_t count = rows.size() / dim;
+    const size_t count = rows.size() / static_cast<size_t>(spec().RowElems());
     backend_->Recycle();
     float* normed = x_.EnsureCapacity(*device_, count * dim);
     float* out = logits_.EnsureCapacity(*device_, count * vocab);

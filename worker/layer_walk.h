@@ -26,7 +26,7 @@ struct LayerWalkOptions {
 
 // The rows of one sequence on their way through the layers, and the keys and values that later layers read.
 struct WalkedRows {
-  std::vector<float> rows;                          // [tokens][dim]: the residual stream behind the last layer
+  std::vector<float> rows;  // [tokens][ModelSpec::RowElems()]: the residual stream behind the last layer
   std::map<int, std::shared_ptr<PagePool>> shared;  // of layers whose keys and values a later layer reads
   std::vector<float> input;  // of the last layer, where the next one has the same (LayerSpec::same_input)
 };
@@ -55,7 +55,7 @@ class LayerWalk {
   Status Embed(WalkedRows* rows);
   // The layer that is loaded: takes the rows through it, in place.
   Status Run(WalkedRows* rows);
-  // The head, which is loaded: logits [count][vocab] of `rows` [count][dim].
+  // The head, which is loaded: logits [count][vocab] of `rows` [count][ModelSpec::RowElems()].
   Status Logits(std::span<const float> rows, std::vector<float>* logits);
 
  private:

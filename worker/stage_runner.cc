@@ -275,7 +275,7 @@ Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, 
         batch.TotalRows(), answer, options_.max_payload);
   }
   if (stage.parts().last) return absl::OkStatus();
-  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
+  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.RowElems())) +
                        (spec.per_layer_width > 0 ? sizeof(TokenId) : 0),
                  rows = batch.TotalRows() * row;
   if (rows + descriptor > options_.max_payload) {
