@@ -166,7 +166,8 @@ class DiffRun {
                                             o_.a.model, of_a, what, o_.b.model, of_b);
     };
     GYRE_RETURN_IF_ERROR(same("layers", a.layers.size(), b.layers.size()));
-    GYRE_RETURN_IF_ERROR(same("elements in a row", static_cast<size_t>(a.dim), static_cast<size_t>(b.dim)));
+    GYRE_RETURN_IF_ERROR(
+        same("elements in a row", static_cast<size_t>(a.RowElems()), static_cast<size_t>(b.RowElems())));
     return same("ids in its vocabulary", static_cast<size_t>(a.vocab), static_cast<size_t>(b.vocab));
   }
 
@@ -200,7 +201,7 @@ class DiffRun {
   void AddRows(std::string name, std::optional<double> own) {
     DiffPlace& place = places_.emplace_back();
     place.name = std::move(name);
-    place.rows = Compare(a_rows_.rows, b_rows_.rows, static_cast<size_t>(a_->spec().dim));
+    place.rows = Compare(a_rows_.rows, b_rows_.rows, static_cast<size_t>(a_->spec().RowElems()));
     place.own = own.value_or(place.rows->error);
   }
 
@@ -233,7 +234,7 @@ class DiffRun {
     GYRE_RETURN_IF_ERROR(a_->LoadHead());
     GYRE_RETURN_IF_ERROR(b_->LoadHead());
     constexpr size_t kRows = 16;  // whose logits are in memory
-    const auto dim = static_cast<size_t>(a_->spec().dim), vocab = static_cast<size_t>(a_->spec().vocab);
+    const auto dim = static_cast<size_t>(a_->spec().RowElems()), vocab = static_cast<size_t>(a_->spec().vocab);
     RelativeError own;
     std::vector<float> of_a, of_b, crossed;
     for (size_t at = 0; at < a_->tokens(); at += kRows) {
@@ -260,7 +261,7 @@ class DiffRun {
   }
 
   Status Write(const std::vector<float>& rows, OutFile* out) const {
-    const uint64_t shape[] = {a_->tokens(), static_cast<uint64_t>(a_->spec().dim)};
+    const uint64_t shape[] = {a_->tokens(), static_cast<uint64_t>(a_->spec().RowElems())};
     const std::string header = NpyHeader("'<f4'", shape);
     GYRE_RETURN_IF_ERROR(out->Write(std::as_bytes(std::span(header))));
     GYRE_RETURN_IF_ERROR(out->Write(std::as_bytes(std::span(rows))));

@@ -106,7 +106,8 @@ std::string Describe(const LayerSpec& l) {
     std::string operator()(const NoMixer&) const { return {}; }
     std::string operator()(const NoFeedForward&) const { return {}; }
   };
-  const std::string mixer = std::visit(Words(), l.mixer), feed = std::visit(Words(), l.feed_forward);
+  const std::string mixer = std::visit(Words(), l.mixer) + (l.same_input ? " beside the layer before" : ""),
+                    feed = std::visit(Words(), l.feed_forward);
   return mixer + (mixer.empty() || feed.empty() ? "" : "; ") + feed;
 }
 

@@ -44,7 +44,9 @@ bool MayChange(const ModelSpec& spec, const LayerSpec& layer, Slot slot, bool ha
   }
 }
 
-std::string LayerName(size_t layer, std::string_view name) { return fmt::format("blk.{}.{}", layer, name); }
+std::string TensorName(const ModelSpec& spec, size_t layer, std::string_view name) {
+  return fmt::format("blk.{}.{}", spec.BlockOf(static_cast<int>(layer)), name);
+}
 
 }  // namespace
 
@@ -156,14 +158,14 @@ Status Adapter::Place(const ModelSpec& spec, bool halves) {
       const std::span<const TensorRow> group(&rows[i], end - i);
       uint64_t n = 0;
       for (const TensorRow& row : group) n += row.dims[1];
-      const std::string fused = LayerName(layer, rows[i].fused);
+      const std::string fused = TensorName(spec, layer, rows[i].fused);
       const TensorView* whole = group.size() > 1 ? tensors_.Find(fused + kB) : nullptr;
       if (whole != nullptr && whole->dims.size() == 2 && whole->dims[1] == n) {
         GYRE_RETURN_IF_ERROR(place(layer, fused, group));
         continue;
       }
       for (const TensorRow& row : group)
-        GYRE_RETURN_IF_ERROR(place(layer, LayerName(layer, row.name), std::span(&row, 1)));
+        GYRE_RETURN_IF_ERROR(place(layer, TensorName(spec, layer, row.name), std::span(&row, 1)));
     }
   }
   for (const auto& [name, t] : tensors_.all()) {
@@ -222,7 +224,7 @@ StatusOr<std::map<std::string, std::vector<RowAddition>>> Adapter::Additions(
         if (&other < &*row) before += other.dims[1];
         n += other.dims[1];
       }
-      const std::string own = LayerName(layer, row->name), fused = LayerName(layer, row->fused);
+      const std::string own = TensorName(spec, layer, row->name), fused = TensorName(spec, layer, row->fused);
       const auto has = [&](const std::string& name, uint64_t count) {
         const TensorView* t = file.Find(name);
         return t != nullptr && t->dims == std::vector<uint64_t>{row->dims[0], count};

@@ -60,6 +60,15 @@ constexpr Architecture kArchitectures[] = {
      .experts = true,
      .router = RouterScore::kSigmoid,
      .choice_bias = "exp_probs_b.bias"},
+    {.name = "minimax-m3",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kClampedSwiglu,
+     .qk_norm = QkNorm::kHead,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .choice_bias = "exp_probs_b.bias",
+     .shared = SharedExpert::kCounted,
+     .indexer = true},
     {.name = "gpt-oss",
      .pairing = RopePairing::kHalves,
      .activation = Activation::kClampedSwiglu,
@@ -103,6 +112,19 @@ constexpr Architecture kArchitectures[] = {
      .output_scale = true,
      .experts = true,
      .beside_dense = true,
+     .per_layer_embeddings = true},
+    {.name = "gemma3n",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qk_norm = QkNorm::kHead,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .final_softcap = true,
+     .global_every = 5,
+     .local_rope_base = 10000.0,
+     .unit_scale = true,
+     .value_norm = true,
+     .streams = true,
      .per_layer_embeddings = true},
     {.name = "gemma", .pairing = RopePairing::kHalves, .activation = Activation::kGeluTanh, .scaled_embedding = true},
     {.name = "glm4",
@@ -396,6 +418,32 @@ constexpr Architecture kArchitectures[] = {
      .bare_post_norms = true,
      .global_every = 8,
      .local_rope_base = 10000.0},
+    {.name = "bert",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGelu,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .norms = Norms::kLayerBiased,
+     .gated = false,
+     .biases = true,
+     .positions = true,
+     .pre_norms = false,
+     .residual_norms = true,
+     .encoder = true},
+    {.name = "nomic-bert",
+     .pairing = RopePairing::kHalves,
+     .norms = Norms::kLayerBiased,
+     .pre_norms = false,
+     .residual_norms = true,
+     .encoder = true},
+    {.name = "modern-bert",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGelu,
+     .norms = Norms::kLayer,
+     .optional_mixer_norm = true,
+     .encoder = true,
+     .global_every = 3,
+     .global_first = true},
     {.name = "deepseek2",
      .pairing = RopePairing::kInterleaved,
      .normalize_experts = false,
@@ -436,6 +484,11 @@ constexpr Architecture kArchitectures[] = {
      .qk_norm = QkNorm::kHead,
      .mixers = MixerFamily::kShortConvolution},
     {.name = "kimi-linear", .pairing = RopePairing::kInterleaved, .mixers = MixerFamily::kKimiDelta, .no_rope = true},
+    {.name = "falcon-h1",
+     .pairing = RopePairing::kHalves,
+     .ffn_norm = "ffn_norm",
+     .mixers = MixerFamily::kMamba2,
+     .side_by_side = true},
     {.name = "mamba", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba, .mixers_only = true},
     {.name = "mamba2", .pairing = RopePairing::kHalves, .mixers = MixerFamily::kMamba2, .mixers_only = true},
     {.name = "jamba",
@@ -532,7 +585,10 @@ Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architectur
                          keys.Name(other));
   }
   GYRE_ASSIGN_OR_RETURN(const auto causal, gguf.Bool(keys.Name("attention.causal")));
-  if (causal && !*causal) return Unimplemented("{} is false, known is true", keys.Name("attention.causal"));
+  if (causal && *causal == arch.encoder) {
+    return Unimplemented("{} is {}, known for {} is {}", keys.Name("attention.causal"), *causal, arch.name,
+                         !arch.encoder);
+  }
   return absl::OkStatus();
 }
 
@@ -556,6 +612,31 @@ Status ReadPositionTable(const Gguf& gguf, int wanted_context, ModelSpec* spec) 
   return LimitContext(spec->positions, "this model has vectors for", wanted_context, spec);
 }
 
+// What a model makes of a text where that is a vector, and what an encoder has at its beginning and end.
+Status ReadEncoder(const SpecSource& from, int wanted_context, ModelSpec* spec) {
+  GYRE_ASSIGN_OR_RETURN(const int pooling, from.keys.Count("pooling_type", 4));
+  constexpr std::optional<Pooling> kPoolings[] = {std::nullopt, Pooling::kMean, Pooling::kFirst, Pooling::kLast,
+                                                  std::nullopt};
+  spec->pooling = kPoolings[pooling];
+  if (!from.arch.encoder) return absl::OkStatus();
+  constexpr int kRanks = 4;
+  if (pooling == kRanks) {
+    return Unimplemented("{} is {}: an encoder with a classifier, which is not computed",
+                         from.keys.Name("pooling_type"), pooling);
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto activation, from.gguf.String(from.keys.Name("hidden_activation")));
+  if (activation && *activation != "gelu") {
+    return Unimplemented("{} is {}, known is gelu", from.keys.Name("hidden_activation"), Printable(*activation));
+  }
+  spec->encoder = true;
+  spec->tied_head = false;
+  spec->embedding_norm = true;
+  spec->embedding_norm_bias = spec->final_norm_bias;
+  spec->token_types = from.gguf.tensors().Has("token_types.weight");
+  spec->final_norm = !from.arch.residual_norms;
+  return LimitContext(spec->context, "texts of this model have at most", wanted_context, spec);
+}
+
 const Architecture* FindArchitecture(const std::string& name) {
   for (const Architecture& a : kArchitectures) {
     if (name == a.name) return &a;
@@ -575,7 +656,8 @@ void ReadMtp(const SpecSource& from, ModelSpec blank, ModelSpec* spec) {
   LayerSpec& layer = blank.layers.back();
   const AttentionSpec* a = layer.attention();
   const bool attends = a != nullptr || std::holds_alternative<LatentAttentionSpec>(layer.mixer);
-  if (!attends || (a != nullptr && a->kv_layer >= 0) || layer.side.width > 0 || spec->final_layer_norm) {
+  if (!attends || spec->encoder || (a != nullptr && a->kv_layer >= 0) || layer.side.width > 0 ||
+      spec->final_layer_norm) {
     spec->mtp_note = fmt::format("the layer for drafts has parts that are not known of one in {}", spec->architecture);
     return;
   }
@@ -636,7 +718,10 @@ StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Ggu
   spec.indexer = arch.indexer;
   if (arch.indexer) {
     GYRE_ASSIGN_OR_RETURN(const int most, keys.Int("attention.indexer.top_k", std::numeric_limits<int32_t>::max()));
-    GYRE_RETURN_IF_ERROR(LimitContext(most,
+    // It may choose blocks of positions.
+    GYRE_ASSIGN_OR_RETURN(const int block,
+                          keys.Int("attention.indexer.block_size", std::numeric_limits<int32_t>::max() / most, 1));
+    GYRE_RETURN_IF_ERROR(LimitContext(most * block,
                                       "a row of this model attends to the positions that an indexer chooses, which "
                                       "is not computed, and to all of the first",
                                       wanted_context, &spec));
@@ -648,7 +733,7 @@ StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Ggu
         keys.Name("block_count"), layers, arch.name);
   }
   if (arch.drafts || arch.mixers != MixerFamily::kAttention) {
-    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
+    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", arch.side_by_side ? 0 : layers - 1));
   }
   const SpecSource from{.gguf = gguf,
                         .keys = keys,
@@ -657,6 +742,7 @@ StatusOr<ModelSpec> SpecAs(const Architecture& arch, const Keys& keys, const Ggu
                         .context = wanted_context > 0 ? wanted_context : spec.context};
   const ModelSpec blank = spec;
   GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks - static_cast<size_t>(spec.draft_layers), &spec));
+  GYRE_RETURN_IF_ERROR(ReadEncoder(from, wanted_context, &spec));
   spec.AssignKvGroups();
   ReadMtp(from, blank, &spec);
   return spec;
@@ -722,7 +808,8 @@ void ModelSpec::AssignKvGroups() {
   for (LayerSpec& layer : layers) {
     // A layer that reads keys and values of an earlier layer belongs to the group of that layer.
     const AttentionSpec* a = layer.attention();
-    const bool windowed = a != nullptr && a->window > 0;
+    // What rows of an encoder see is all in their step, so that nothing moves on.
+    const bool windowed = a != nullptr && a->window > 0 && a->causal;
     layer.kv_group = StateOf(layer, dim).floats() > 0 ? kSlotGroup : windowed ? kWindowGroup : kPageGroup;
     if (a != nullptr && a->kv_layer >= 0) layer.kv_group = layers[static_cast<size_t>(a->kv_layer)].kv_group;
     kv_groups = std::max(kv_groups, layer.kv_group + 1);

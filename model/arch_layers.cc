@@ -163,6 +163,23 @@ Status ReadResidual(const SpecSource& from, size_t i, LayerSpec* layer) {
   return absl::OkStatus();
 }
 
+// The number of streams, and the rank of the residuals beside mixers, which only their tensors say.
+Status ReadStreams(const SpecSource& from, ModelSpec* spec, LayerSpec* layer) {
+  constexpr int kMostStreams = 16;
+  GYRE_ASSIGN_OR_RETURN(spec->streams, from.keys.Int("altup.num_inputs", kMostStreams));
+  GYRE_ASSIGN_OR_RETURN(const int active, from.keys.Count("altup.active_idx", kMostStreams));
+  if (active != 0 || spec->streams < 2) {
+    return Unimplemented("{} is {} and {} is {}, known are 0 and 2 or more", from.keys.Name("altup.active_idx"), active,
+                         from.keys.Name("altup.num_inputs"), spec->streams);
+  }
+  layer->streams = spec->streams;
+  const TensorView* laurel = from.gguf.tensors().Find("blk.0.laurel_l.weight");
+  if (laurel == nullptr || laurel->dims.size() != 2 || laurel->dims[1] == 0 || laurel->dims[1] > kMaxDim)
+    return DataLoss("tensor blk.0.laurel_l.weight is missing or has no shape of {} x rank", spec->dim);
+  layer->laurel_rank = static_cast<int>(laurel->dims[1]);
+  return absl::OkStatus();
+}
+
 // 1 for each layer with a window. The pattern's key is a period or one flag a layer; without it the family's period.
 StatusOr<std::vector<int64_t>> LocalLayers(const SpecSource& from) {
   const std::string key = from.keys.Name("attention.sliding_window_pattern");
@@ -197,6 +214,11 @@ Status ReadNorms(const SpecSource& from, LayerSpec* layer, ModelSpec* spec) {
   layer->pre_norms = from.arch.pre_norms;
   layer->post_norms = from.arch.post_norms;
   layer->ffn_norm_name = from.arch.ffn_norm;
+  layer->residual_norms = from.arch.residual_norms;
+  if (from.arch.residual_norms) {
+    layer->mixer_post_norm_name = "attn_output_norm.weight";
+    layer->ffn_post_norm_name = "layer_output_norm.weight";
+  }
   if (from.arch.bare_post_norms) {
     layer->mixer_post_norm_name = "post_attention_norm";
     layer->ffn_post_norm_name = "post_ffw_norm";
@@ -229,6 +251,7 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
     return Unimplemented("{} is {}, known is the key length, {}", keys.Name("attention.value_length"), value_length,
                          a.head_dim);
   }
+  a.causal = !from.arch.encoder;
   a.qk_norm = from.arch.qk_norm;
   a.qk_centered = from.arch.qk_centered;
   a.norm_after_rope = from.arch.norm_after_rope;
@@ -387,10 +410,16 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     own_kv -= static_cast<size_t>(shared);
     spec->per_layer_width = side * static_cast<int>(layers);
   }
+  std::vector<float> sparsity(from.blocks);
+  if (arch.streams) {
+    GYRE_RETURN_IF_ERROR(ReadStreams(from, spec, &common));
+    GYRE_ASSIGN_OR_RETURN(sparsity, FloatEachLayer(from, keys.Name("activation_sparsity_scale")));
+  }
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer = common;
     layer.side = {
         .width = side, .number = side > 0 ? static_cast<int>(i) : 0, .pieces = side > 0 ? static_cast<int>(layers) : 0};
+    if (arch.optional_mixer_norm) layer.mixer_norm = HasAny(from.gguf, i, {layer.mixer_norm_name.data()});
     GYRE_RETURN_IF_ERROR(ReadResidual(from, i, &layer));
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     AttentionSpec a = local[i] != 0 ? windowed : global;
@@ -438,6 +467,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
                       .biases = arch.biases,
                       .limits = shared_limits[i]};
       if (arch.xielu) block.xielu = xielu[i];
+      block.sparsity = sparsity[i];
       layer.feed_forward = block;
     }
     spec->layers.push_back(std::move(layer));

@@ -92,6 +92,7 @@ StatusOr<MambaSpec> ReadMamba(const SpecSource& from, int dim) {
 StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
   const Keys& keys = from.keys;
   Mamba2Spec m;
+  m.norm = !from.arch.side_by_side || from.gguf.tensors().Has("blk.0.ssm_norm.weight");
   GYRE_ASSIGN_OR_RETURN(m.kernel, keys.Int("ssm.conv_kernel", 64));
   GYRE_ASSIGN_OR_RETURN(m.inner, keys.Int("ssm.inner_size", kMaxDim));
   GYRE_ASSIGN_OR_RETURN(m.state, keys.Int("ssm.state_size", kMaxHeadDim));
@@ -219,6 +220,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     return arch.one_part_layers && (tensors.Has(fmt::format("blk.{}.ffn_up.weight", layer)) ||
                                     tensors.Has(fmt::format("blk.{}.ffn_down.weight", layer)));
   };
+  if (arch.side_by_side) spec->layers_per_block = 2;
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer = common;
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
@@ -240,6 +242,12 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
         return DataLoss("layer {} attends with {} heads, {} of keys and values", i, a.heads, a.kv_heads);
       GYRE_RETURN_IF_ERROR(CheckHeads(i, a));
       layer.mixer = std::move(a);
+    }
+    if (arch.side_by_side) {
+      layer.feed_forward = NoFeedForward{};
+      spec->layers.push_back(layer);
+      layer.mixer = other;
+      layer.same_input = true;
     }
     if (!feeds) {
       layer.feed_forward = NoFeedForward{};

@@ -83,7 +83,10 @@ struct Architecture {
   bool optional_sinks = false;  // where a layer has their tensor
   bool pre_norms = true;
   bool post_norms = false;
-  bool bare_post_norms = false;              // their tensors have no ".weight" in their names
+  bool residual_norms = false;               // LayerSpec's; "attn_output_norm" and "layer_output_norm"
+  bool optional_mixer_norm = false;          // a layer may have no norm before its mixer
+  bool encoder = false;                      // ModelSpec's
+  bool bare_post_norms = false;              // post-norms' tensors have no ".weight" in their names
   const char* ffn_norm = "ffn_norm.weight";  // the tensor of the norm before the feed-forward block
   bool scaled_embedding = false;             // the embedding is multiplied by sqrt(dim)
   bool final_softcap = false;                // logits have a softcap if the metadata gives it
@@ -125,10 +128,12 @@ struct Architecture {
   int shared_experts = 0;  // where the file neither states nor counts them
   DenseLayers dense = DenseLayers::kLeading;
   bool beside_dense = false;          // experts stand beside a dense block
+  bool streams = false;               // several streams, residuals beside mixers, and gates that may be sparse
   bool per_layer_embeddings = false;  // and layers that read earlier layers' keys and values
   bool drafts = false;                // the last layers may be for drafts
   MixerFamily mixers = MixerFamily::kAttention;
   bool one_part_layers = false;  // a layer is a mixer or a feed-forward block
+  bool side_by_side = false;     // each block of the file attends and has state: two layers (LayerSpec::same_input)
   bool mixers_only = false;      // there are no feed-forward blocks, nor attention
   bool plamo = false;            // MambaSpec's
   bool state_norms = false;      // MambaSpec::norm_weights

@@ -15,7 +15,11 @@ namespace {
 class LayerReader {
  public:
   LayerReader(const TensorTable& tensors, const ModelSpec& spec, int layer, std::unordered_set<std::string>* used)
-      : tensors_(tensors), l_(spec.LayerOf(layer)), layer_(layer), used_(used), rows_(LayerTensors(l_, spec.dim)) {}
+      : tensors_(tensors),
+        l_(spec.LayerOf(layer)),
+        block_(spec.BlockOf(layer)),
+        used_(used),
+        rows_(LayerTensors(l_, spec.dim)) {}
 
   StatusOr<LayerWeights> Read() {
     if (const ExpertSpec* e = l_.experts()) w_.experts.resize(Unsigned(e->count));
@@ -30,7 +34,7 @@ class LayerReader {
   }
 
  private:
-  std::string Full(const std::string& name) const { return fmt::format("blk.{}.{}", layer_, name); }
+  std::string Full(const std::string& name) const { return fmt::format("blk.{}.{}", block_, name); }
   bool Has(const std::string& name) const { return tensors_.Has(Full(name)); }
   std::string Named(const std::string& name) {
     std::string full = Full(name);
@@ -175,14 +179,16 @@ class LayerReader {
 
   const TensorTable& tensors_;
   const LayerSpec& l_;
-  const int layer_;
+  const int block_;
   std::unordered_set<std::string>* const used_;
   const std::vector<TensorRow> rows_;
   LayerWeights w_;
 };
 
 constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias",
-               kPositions[] = "position_embd.weight";
+               kPositions[] = "position_embd.weight", kTokenTypes[] = "token_types.weight",
+               kStreamsBegin[] = "altup_proj.weight", kStreamsEnd[] = "altup_unembd_proj.weight",
+               kEmbeddingNorm[] = "token_embd_norm.weight", kEmbeddingNormBias[] = "token_embd_norm.bias";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
 // Rotary tables that old converters left in files, and indexers: within the model's context these leave out nothing.
@@ -196,11 +202,12 @@ bool IsIgnored(std::string_view name, const ModelSpec& spec) {
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
   if (IsIgnored(name, spec)) return true;
   if (!name.starts_with("blk.")) return false;
-  size_t layer = 0;
+  size_t block = 0;
   for (size_t i = 4; i < name.size() && i < 10 && name[i] != '.'; ++i) {
     if (name[i] < '0' || name[i] > '9') return false;
-    layer = 10 * layer + static_cast<size_t>(name[i] - '0');
+    block = 10 * block + static_cast<size_t>(name[i] - '0');
   }
+  const size_t layer = block * Unsigned(spec.layers_per_block);
   if (layer < spec.layers.size()) {  // what a layer could have if it did not read another's keys and values
     const AttentionSpec* a = spec.layers[layer].attention();
     return a != nullptr && a->kv_layer >= 0 &&
@@ -264,25 +271,65 @@ StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelS
   return tensors.Matrix(kPerLayerTokens, Unsigned(spec.vocab), Unsigned(spec.per_layer_width));
 }
 
+StatusOr<std::vector<WeightView>> ReadStreams(const TensorTable& tensors, const ModelSpec& spec, bool ends) {
+  const uint64_t others = Unsigned(spec.streams) - 1, dim = Unsigned(spec.dim);
+  GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors.Matrices(ends ? kStreamsEnd : kStreamsBegin, others, dim, dim));
+  std::vector<WeightView> out;
+  for (uint64_t i = 0; i < others; ++i) out.push_back(RowsOf(all, i * dim, dim));
+  return out;
+}
+
+StatusOr<EmbeddingVectors> ReadEmbeddingVectors(const TensorTable& tensors, const ModelSpec& spec) {
+  EmbeddingVectors out;
+  const uint64_t dim = Unsigned(spec.dim);
+  GYRE_ASSIGN_OR_RETURN(out.norm, tensors.Vector(kEmbeddingNorm, {dim}));
+  if (spec.embedding_norm_bias) {
+    GYRE_ASSIGN_OR_RETURN(out.norm_bias, tensors.Vector(kEmbeddingNormBias, {dim}));
+  }
+  if (!spec.token_types) return out;
+  const TensorView* types = tensors.Find(kTokenTypes);
+  const uint64_t count = types == nullptr || types->dims.size() < 2 ? 1 : types->dims[1];
+  GYRE_ASSIGN_OR_RETURN(const WeightView table, tensors.Matrix(kTokenTypes, count, dim));
+  out.token_type.resize(dim);
+  if (table.data != nullptr) DequantizeRow(table, 0, out.token_type.data());
+  return out;
+}
+
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
-  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
-  if (spec.final_norm_bias) {
+  if (spec.final_norm) {
+    GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
+  }
+  if (spec.final_norm && spec.final_norm_bias) {
     GYRE_ASSIGN_OR_RETURN(head.final_norm_bias, tensors.Vector(kFinalNormBias, {Unsigned(spec.dim)}));
   }
   if (spec.head_bias) {
     GYRE_ASSIGN_OR_RETURN(head.bias, tensors.Vector(kHeadBias, {Unsigned(spec.vocab)}));
   }
+  if (spec.encoder) return head;
   const char* name = spec.tied_head ? kEmbedding : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
 }
 
 StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensors, const ModelSpec& spec) {
-  std::unordered_set<std::string> used = {kEmbedding, std::string(spec.final_norm_name), "rope_freqs.weight",
-                                          "rope_factors_long.weight", "rope_factors_short.weight"};
-  if (!spec.tied_head) used.insert("output.weight");
-  if (spec.final_norm_bias) used.insert(kFinalNormBias);
+  std::unordered_set<std::string> used = {kEmbedding, "rope_freqs.weight", "rope_factors_long.weight",
+                                          "rope_factors_short.weight"};
+  if (!spec.tied_head && !spec.encoder) used.insert("output.weight");
+  if (spec.final_norm) used.insert(std::string(spec.final_norm_name));
+  if (spec.final_norm && spec.final_norm_bias) used.insert(kFinalNormBias);
+  if (spec.streams > 1) {
+    for (const bool ends : {false, true}) {
+      used.insert(ends ? kStreamsEnd : kStreamsBegin);
+      GYRE_RETURN_IF_ERROR(ReadStreams(tensors, spec, ends).status());
+    }
+  }
+  if (spec.embedding_norm) {
+    used.insert(kEmbeddingNorm);
+    if (spec.embedding_norm_bias) used.insert(kEmbeddingNormBias);
+    if (spec.token_types) used.insert(kTokenTypes);
+    GYRE_RETURN_IF_ERROR(ReadEmbeddingVectors(tensors, spec).status());
+  }
   if (spec.head_bias) used.insert(kHeadBias);
   if (spec.positions > 0) {
     used.insert(kPositions);

@@ -33,6 +33,10 @@ StatusOr<WeightView> ReadPerLayerTokens(const TensorTable& tensors, const ModelS
 // The layer for drafts. kFailedPrecondition: the model has none, and why; kDataLoss: a tensor is missing or has another
 // shape; kUnimplemented: there are others in it. The layer itself is as ReadLayer gives it with `used`.
 StatusOr<MtpWeights> ReadMtp(const TensorTable& tensors, const ModelSpec& spec);
+// The matrices [dim][dim] of the streams behind the first, at the beginning or the end. REQUIRES: the spec has several.
+StatusOr<std::vector<WeightView>> ReadStreams(const TensorTable& tensors, const ModelSpec& spec, bool ends);
+// What an encoder's embeddings go through. REQUIRES: the spec has embedding_norm.
+StatusOr<EmbeddingVectors> ReadEmbeddingVectors(const TensorTable& tensors, const ModelSpec& spec);
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);
 
 }  // namespace gyre

@@ -13,13 +13,23 @@ class Table {
   std::vector<TensorRow> Rows() {
     const bool mixes = !std::holds_alternative<NoMixer>(l_.mixer),
                feeds = !std::holds_alternative<NoFeedForward>(l_.feed_forward);
-    if (mixes && l_.pre_norms) Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
+    if (mixes && l_.pre_norms && l_.mixer_norm && !l_.same_input)
+      Norm(l_.mixer_norm_name, Slot::kMixerNorm, Slot::kMixerNormBias);
     if (mixes && l_.post_norms) Vector(std::string(l_.mixer_post_norm_name), Slot::kMixerPostNorm, dim_);
+    if (mixes && l_.residual_norms) Norm(l_.mixer_post_norm_name, Slot::kMixerPostNorm, Slot::kMixerPostNormBias);
     if (feeds && l_.pre_norms && !l_.shared_norm) Norm(l_.ffn_norm_name, Slot::kFfnNorm, Slot::kFfnNormBias);
     if (feeds && l_.post_norms) Vector(std::string(l_.ffn_post_norm_name), Slot::kFfnPostNorm, dim_);
+    if (feeds && l_.residual_norms) Norm(l_.ffn_post_norm_name, Slot::kFfnPostNorm, Slot::kFfnPostNormBias);
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
     Add(l_.side);
+    if (l_.laurel_rank > 0) {
+      const uint64_t rank = Unsigned(l_.laurel_rank);
+      Matrix("laurel_l.weight", Slot::kLaurelDown, rank, dim_, CutAxis::kWhole);
+      Matrix("laurel_r.weight", Slot::kLaurelUp, dim_, rank, CutAxis::kWhole);
+      Vector("laurel_post_norm.weight", Slot::kLaurelNorm, dim_);
+    }
+    if (l_.streams > 0) AddStreams(Unsigned(l_.streams));
     if (l_.output_scale) Vector("layer_output_scale.weight", Slot::kOutputScale, 1);
     return std::move(rows_);
   }
@@ -170,7 +180,7 @@ class Table {
     Vector("ssm_dt.bias", Slot::kStepBias, heads);
     Shaped("ssm_a", Slot::kDecay, {1, heads});
     Shaped("ssm_d", Slot::kSkip, {1, heads});
-    Shaped("ssm_norm.weight", Slot::kStateNorm, {inner / groups, groups});
+    if (m.norm) Shaped("ssm_norm.weight", Slot::kStateNorm, {inner / groups, groups});
     Matrix("ssm_out.weight", Slot::kO, dim_, inner, CutAxis::kWhole);
   }
   void Add(const ShortConvolutionSpec& c) {
@@ -231,6 +241,17 @@ class Table {
     rows_.back().dims.push_back(experts);
   }
   void Add(const NoFeedForward&) {}
+
+  void AddStreams(uint64_t count) {
+    const auto decides = [&](const char* name, Slot slot, uint64_t n, uint64_t k) {
+      Matrix(name, slot, n, k, CutAxis::kWhole, {}, TensorForm::kRouter);
+    };
+    decides("altup_router.weight", Slot::kStreamRouter, count, dim_);
+    Vector("altup_router_norm.weight", Slot::kStreamRouterNorm, dim_);
+    decides("altup_predict_coef.weight", Slot::kStreamPrediction, count * count, count);
+    decides("altup_correct_coef.weight", Slot::kStreamCorrection, count, count);
+    Vector("altup_correct_scale.weight", Slot::kStreamScale, dim_);
+  }
 
   void Add(const PerLayerEmbeddingSpec& s) {
     if (s.width == 0) return;

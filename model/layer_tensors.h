@@ -15,9 +15,11 @@ enum class Slot : uint8_t {
   kMixerNorm,
   kMixerNormBias,
   kMixerPostNorm,
+  kMixerPostNormBias,
   kFfnNorm,
   kFfnNormBias,
   kFfnPostNorm,
+  kFfnPostNormBias,
   // Attention.
   kQ,
   kK,
@@ -92,6 +94,19 @@ enum class Slot : uint8_t {
   kSideGate,       // [width][dim]
   kSideOut,        // [dim][width]
   kSidePostNorm,   // [dim]
+  // Of several streams: the router and its norm, its products with the predictions and the corrections, and the scale
+  // of
+  // the first stream before the per-layer embedding.
+  kStreamRouter,  // [streams][dim]
+  kStreamRouterNorm,
+  kStreamPrediction,  // [streams][streams][streams]
+  kStreamCorrection,  // [streams][streams]
+  kStreamScale,       // [dim]
+  // The residual beside the mixer: its two matrices, and the norm of what they make.
+  kLaurelDown,
+  kLaurelUp,
+  kLaurelNorm,
+  kGateShift,  // [width]: the layer's -DenseSpec::sparsity; no tensor
   kCount,
 };
 inline uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }

@@ -29,6 +29,7 @@
 #include "model/tokenizer_bin.h"
 #include "model/unigram.h"
 #include "model/weights.h"
+#include "model/word_piece.h"
 
 namespace gyre {
 namespace {
@@ -162,11 +163,12 @@ class OpenedModel : public Model {
                       : *kind == "gemma4" ? MergedSpmFromGguf
                       : *kind == "gpt2"   ? BpeFromGguf
                       : *kind == "t5"     ? UnigramFromGguf
+                      : *kind == "bert"   ? WordPieceFromGguf
                                           : nullptr;
     if (read == nullptr) {
-      tokenizer_note_ =
-          fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\" and \"t5\"",
-                      Printable(*kind));
+      tokenizer_note_ = fmt::format(
+          "its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\" and \"bert\"",
+          Printable(*kind));
       return absl::OkStatus();
     }
     GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, read(*gguf_));
@@ -429,6 +431,11 @@ StatusOr<size_t> EndBytes(const Model& model, bool first, bool last) {
       GYRE_ASSIGN_OR_RETURN(const WeightView positions, model.Positions());
       sum += positions.bytes();
     }
+  }
+  for (const bool at_end : {false, true}) {
+    if (model.spec().streams == 1 || !(at_end ? last : first)) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto streams, ReadStreams(model.tensors(), model.spec(), at_end));
+    for (const WeightView& w : streams) sum += w.bytes();
   }
   if (last && !(first && model.spec().tied_head)) {
     GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());

@@ -47,6 +47,7 @@ const std::vector<Row>& Rows() {
       {"phi-2", {kGpt2}},
       {"mpt", {kGpt2}},
       {"olmo", {kGpt2}},
+      {"modern-bert", {kGpt2}, true},
       {"jais", {kGpt2}},
       {"trillion", {kGpt2}},
       {"llama-bpe", {kLlama3}, false, true, true},

@@ -100,7 +100,7 @@ bool IsFiner(int layer, int layers) {
 // sensitive ones.
 bool Stays(const std::string& name) {
   for (const char* part : {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "shortconv.conv",
-                           "per_layer_model_proj", "position_embd"}) {
+                           "per_layer_model_proj", "position_embd", "altup_router", "altup_predict", "altup_correct"}) {
     if (Contains(name, part)) return true;
   }
   return name.ends_with(".ssm_a") || name.ends_with(".ssm_d");

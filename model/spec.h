@@ -14,6 +14,7 @@
 #include "base/kv_type.h"
 #include "base/memory_counts.h"
 #include "kernels/op_types.h"
+#include "model/pooling.h"
 
 namespace gyre {
 
@@ -60,6 +61,7 @@ struct AttentionSpec {
   int kv_layer = -1;          // an earlier layer, whose keys and values this one reads; -1: it has its own
   float value_scale = 1;      // on the values
   int window = 0;             // 0 = full attention
+  bool causal = true;         // otherwise rows see later ones too, in a window half of it to each side
   int chunk = 0;              // AttentionParams::chunk; 0 = none
   float scale = 0;            // on q.k
   float softcap = 0;          // 0 = none
@@ -131,6 +133,7 @@ struct Mamba2Spec {
   int state = 0;   // elements of state for each element of a head
   int heads = 0;
   int groups = 0;  // heads of a group share B and C, and a norm
+  bool norm = true;
   bool operator==(const Mamba2Spec&) const = default;
 };
 
@@ -159,6 +162,8 @@ struct DenseSpec {
   bool biases = false;               // on the products of up and down
   std::optional<XieluParams> xielu;  // of a block without gate, in place of the activation
   GateLimits limits;
+  // Not 0: of a row's gate only what is above its mean by more than so many standard deviations counts, less those.
+  float sparsity = 0;
   bool operator==(const DenseSpec&) const = default;
 };
 
@@ -214,14 +219,21 @@ struct LayerSpec {
   bool layer_norms = false;  // all of them are LayerNorms
   bool norm_biases = false;
   bool pre_norms = true;  // norms of what goes into mixer and feed-forward block
+  // The mixer sees the normed row that the mixer of the layer before saw, on the same stage: both are one block of the
+  // file, in which attention and state stand side by side.
+  bool same_input = false;
   // Mixer and feed-forward block see the same row, and both are added to it.
   bool parallel = false;
-  bool shared_norm = false;  // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
-  bool post_norms = false;   // norms on their outputs, before the residual
+  bool mixer_norm = true;       // otherwise the mixer sees the row itself
+  bool shared_norm = false;     // of a parallel layer: the feed-forward block has no norm, and sees what the mixer sees
+  bool post_norms = false;      // norms on their outputs, before the residual
+  bool residual_norms = false;  // norms of the row when mixer or feed-forward block is added to it, by the same names
   std::string_view mixer_norm_name = "attn_norm.weight";  // of the mixer's pre-norm, in the file
   std::string_view ffn_norm_name = "ffn_norm.weight";     // of the feed-forward block's
   std::string_view mixer_post_norm_name = "post_attention_norm.weight", ffn_post_norm_name = "post_ffw_norm.weight";
-  float residual_scale = 1;    // on what mixer and feed-forward block add to the row
+  int streams = 0;           // 0: a row is one; otherwise ModelSpec's, which worker/streams.h mixes
+  int laurel_rank = 0;       // of a low-rank residual beside the mixer (LAuReL: Menghani et al. 2024); 0: there is none
+  float residual_scale = 1;  // on what mixer and feed-forward block add to the row
   PerLayerEmbeddingSpec side;  // it is added to the row behind the feed-forward block
   bool output_scale = false;   // a number of the file, on the row after the layer
   int kv_group = kPageGroup;   // layers of a group share a block table
@@ -239,11 +251,21 @@ struct ModelSpec {
   std::string architecture;  // for people only
   std::string name;
   int dim = 0;
+  int streams = 1;  // rows of so many times dim elements go from layer to layer
   int vocab = 0;
   int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
   int most_context = 0;  // what is computed holds for no longer texts; 0 = for any
   int positions = 0;     // rows of a table that is added to embeddings by their position; 0 = there is none
+  // It makes vectors of texts, and no text: there is no output matrix, and a text's rows see each other in both
+  // directions, so they are in one step.
+  bool encoder = false;
+  std::optional<Pooling> pooling;  // how a text becomes a vector, as the file says
+  // Of an encoder: embeddings go through a norm, after the vector of the first type of tokens is added where there are
+  // types. The norm is of the layers' kind, with the final norm's epsilon.
+  bool embedding_norm = false, token_types = false;
+  bool embedding_norm_bias = false;
+  bool final_norm = true;  // otherwise the last layer's rows are the hidden states
   float final_norm_eps = 0;
   bool final_layer_norm = false;  // it is a LayerNorm
   bool final_norm_bias = false;
@@ -262,6 +284,7 @@ struct ModelSpec {
   bool has_slots = false;
   int window = 0;  // the largest of the layers in kWindowGroup; 0: there are none
   std::string_view final_norm_name = "output_norm.weight";  // in the file
+  int layers_per_block = 1;  // layers whose tensors have the same number in their names, "blk.N."
   int per_layer_width = 0;  // of all layers' per-layer embeddings together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
@@ -319,6 +342,16 @@ struct ModelSpec {
   const LayerSpec& LayerOf(int layer) const {
     const auto i = static_cast<size_t>(layer);
     return i < layers.size() ? layers[i] : *mtp;
+  }
+  // The elements of a row between layers.
+  int RowElems() const { return dim * streams; }
+  // The number of a layer in its tensors' names.
+  int BlockOf(int layer) const { return layer / layers_per_block; }
+  // The first of the layers that must be on the stage of this one, as it reads what they made; the layer itself: none.
+  int JoinedFrom(int layer) const {
+    const LayerSpec& l = layers[static_cast<size_t>(layer)];
+    const AttentionSpec* a = l.attention();
+    return a != nullptr && a->kv_layer >= 0 ? a->kv_layer : l.same_input ? layer - 1 : layer;
   }
   // Assigns each layer to its KV group. REQUIRES: the layers have their mixers.
   void AssignKvGroups();

@@ -53,8 +53,13 @@ void ForEachMatrix(const LayerWeights& w, Fn fn) {
 }
 
 struct HeadWeights {
-  std::vector<float> final_norm, final_norm_bias, bias;  // the latter two empty where there are none
-  WeightView output;                                     // the embedding where tied
+  std::vector<float> final_norm, final_norm_bias, bias;  // empty where there are none
+  WeightView output;                                     // the embedding where tied; n = 0: an encoder has none
+};
+
+// [dim] each: what is added to an encoder's embeddings, and their norm; empty where there are none.
+struct EmbeddingVectors {
+  std::vector<float> token_type, norm, norm_bias;
 };
 
 // The weights of the layer for drafts (ModelSpec::mtp).

@@ -76,7 +76,7 @@ KvPreference PreferenceOf(const RuntimeOptions& o, const ModelSpec& spec, bool m
                           .reserve = o.kv_reserve,
                           .unit_bytes = spec.UnitBytes(type, o.block_size, mtp),
                           .window = static_cast<uint32_t>(spec.window),
-                          .chunk = o.no_chunked_prefill ? 0 : o.chunk,
+                          .chunk = o.no_chunked_prefill || spec.encoder ? 0 : o.chunk,
                           .memory = memory};
   // The cache is the same as before a restart, so that workers keep their pages; free memory may differ now.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
@@ -343,12 +343,15 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv,
   e.scheduler.adapts_in_flight = o.steps_in_flight == 0;
   e.steps_in_flight = o.steps_in_flight;
   e.scheduler.reserve_positions = o.kv_reserve ? context_ : 0;
-  e.scheduler.prefix_cache = !o.no_prefix_cache;
-  e.scheduler.chunked_prefill = !o.no_chunked_prefill;
+  // A row of an encoder's text depends on those behind it.
+  const bool encoder = model_->spec().encoder;
+  e.scheduler.prefix_cache = !o.no_prefix_cache && !encoder;
+  e.scheduler.chunked_prefill = !o.no_chunked_prefill && !encoder;
   e.scheduler.continuous_batching = !o.no_continuous_batching;
   e.now = o.now;
   e.vocab = model_->spec().vocab;
   e.dim = model_->spec().dim;
+  e.encoder = encoder;
   e.context = context_;
   if (o.context_shift) e.context_keep = o.context_keep;
   e.tokenizer = model_->tokenizer();

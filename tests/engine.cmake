@@ -12,7 +12,7 @@ if(GYRE_TESTS)
   add_dependencies(other_tests engine_tests)  # with other instruction sets, and on a far device
   gyre_tests(golden_tests "engine;openmp"
     FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test model_hf_tokenizer_test
-          model_hf_values_test worker_golden_state_test worker_golden_quantized_test worker_golden_test
+          model_hf_values_test worker_golden_encoder_test worker_golden_state_test worker_golden_quantized_test worker_golden_test
           worker_scalar_families_test worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(golden_tests PRIVATE testing/far_kind.cc testing/hf_folder.cc testing/isa_environment.cc

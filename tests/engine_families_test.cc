@@ -37,8 +37,10 @@ std::vector<Family> Families() {
   // Families with parts of their own: narrow values, chunks, a table of positions, parallel blocks, recurrent state.
   for (const char* arch : {"mimo2", "llama4", "gpt2", "cohere2moe"})
     out.push_back({arch, false, fmt::format("golden-wave2/attention/tiny-{}-s0-f16.gguf", arch)});
-  for (const char* arch : {"kimi-linear", "jamba", "mamba"})
+  for (const char* arch : {"kimi-linear", "jamba", "mamba", "falcon-h1"})
     out.push_back({arch, false, fmt::format("golden-wave2/state/tiny-{}-s0-f16.gguf", arch)});
+  // Several streams, and layers that read others' keys and values.
+  out.push_back({"gemma3n", false, "golden-wave2/attention/tiny-gemma3n-kv-s0-Q8_0.gguf"});
   return out;
 }
 
@@ -55,6 +57,7 @@ class FamiliesTest : public ::testing::TestWithParam<Family> {
     const auto model = OpenModel(path_);
     ASSERT_TRUE(model.ok()) << model.status();
     last_ = (*model)->spec().layers.size() - 1;
+    least_ = static_cast<size_t>((*model)->spec().layers_per_block);
     attends_ = (*model)->spec().UnitBytes(KvType::kF16, 16)[kPageGroup] > 0;
   }
   static testing::TinyOptions Options() {
@@ -79,11 +82,17 @@ class FamiliesTest : public ::testing::TestWithParam<Family> {
   }
   // Two plans for three members.
   std::vector<std::string> Plans() const {
-    return {fmt::format("local-1=0,local-2=1,local-3=2-{}", last_), fmt::format("local-3=0,local-1=1-{}", last_)};
+    const auto range = [](size_t begin, size_t end) {
+      return begin + 1 == end ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
+    };
+    return {fmt::format("local-1={},local-2={},local-3={}", range(0, least_), range(least_, 2 * least_),
+                        range(2 * least_, last_ + 1)),
+            fmt::format("local-3={},local-1={}", range(0, least_), range(least_, last_ + 1))};
   }
   const testing::TinyModelFile file_;
   std::string path_;
   size_t last_ = 5;      // layer
+  size_t least_ = 1;     // layers of a range
   bool attends_ = true;  // some layer has pages
   std::vector<TokenId> ids_;
 };
@@ -222,7 +231,7 @@ TEST(SharedKvTest, BoundariesKeepSharedLayersTogether) {
   EXPECT_EQ(plan->back().layers, (LayerRange{4, 8}));
   EXPECT_TRUE(ParseResize("2 4", sizes, members).ok());
   EXPECT_EQ(Message(ParseResize("2 5", sizes, members).status()),
-            "no range can begin at layer 5: layers from it on read the keys and values of earlier ones");
+            "no range can begin at layer 5: layers from it on read what earlier ones have made");
   // A preference in their midst does not count.
   members[0].preference = LayerRange{0, 6};
   EXPECT_EQ(BalanceLayers(sizes, members)->back().layers, (LayerRange{4, 8}));

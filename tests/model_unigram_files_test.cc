@@ -155,7 +155,8 @@ TEST(UnigramGgufTest, BadFilesSayWhatIsWrong) {
   EXPECT_THAT(error(x.Finish()), HasSubstr("precompiled_charsmap"));
   testing::GgufWriter y;
   y.String("tokenizer.ggml.model", "wordpiece");
-  EXPECT_THAT(error(y.Finish()), HasSubstr("\"wordpiece\", known are \"llama\", \"gemma4\", \"gpt2\" and \"t5\""));
+  EXPECT_THAT(error(y.Finish()),
+              HasSubstr("\"wordpiece\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\" and \"bert\""));
 }
 
 std::string Json(const std::string& normalizer, const std::string& pre, const std::string& extra = "") {

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/one_stage.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
+#include "worker/layer_walk.h"
 
 namespace gyre {
 namespace {
@@ -56,6 +58,8 @@ constexpr GoldenModel kModels[] = {
     kAttention2("tiny-falcon-s0-f16"),
     kAttention2("tiny-falcon-40b-s0-f16"),
     kAttention2("tiny-gemma-s0-f16"),
+    kAttention2("tiny-gemma3n-s0-Q8_0"),
+    kAttention2("tiny-gemma3n-kv-s0-Q8_0"),
     kAttention2("tiny-glm4-s0-f16"),
     kAttention2("tiny-gpt2-s0-f16"),
     kAttention2("tiny-gptneox-s0-f16"),
@@ -79,6 +83,8 @@ constexpr GoldenModel kModels[] = {
     kAttention2("tiny-starcoder2-s0-f16"),
     kAttention2("tiny-step35-s0-f16"),
     kState2("tiny-deepseek32-s0-f16"),
+    kState2("tiny-falcon-h1-s0-f16"),
+    kState2("tiny-falcon-h1-norm-s0-f16"),
     kState2("tiny-falcon-mamba-s0-f16"),
     kState2("tiny-jamba-s0-f16"),
     kState2("tiny-kimi-linear-s0-f16"),
@@ -89,19 +95,18 @@ constexpr GoldenModel kModels[] = {
     kState2("tiny-plamo2-attn-s0-f16"),
     kState2("tiny-plamo3-s0-f16"),
 };
-// Files of those folders that Gyre does not read: their parts are missing.
-constexpr GoldenModel kNotRead[] = {
+// Those that make vectors: worker_golden_encoder_test compares them.
+constexpr GoldenModel kVectors[] = {
     kAttention2("tiny-bert-s0-f16"),
-    kAttention2("tiny-gemma3n-kv-s0-Q8_0"),
-    kAttention2("tiny-gemma3n-s0-Q8_0"),
     kAttention2("tiny-modern-bert-s0-f16"),
     kAttention2("tiny-nomic-bert-s0-f16"),
     kAttention2("tiny-qwen3-embedding-s0-f16"),
+};
+// Files of those folders that Gyre does not read: their parts are missing.
+constexpr GoldenModel kNotRead[] = {
     kAttention2("tiny-qwen3-reranker-s0-f16"),
     kState2("tiny-deepseek32-cut-s0-f16"),
     kState2("tiny-deepseek4-s0-f16"),
-    kState2("tiny-falcon-h1-norm-s0-f16"),
-    kState2("tiny-falcon-h1-s0-f16"),
     kState2("tiny-glm-dsa-s0-f16"),
     kState2("tiny-minimax-m3-s0-f16"),
     kState2("tiny-minimax-m3-sparse-s0-f16"),
@@ -224,6 +229,38 @@ TEST_P(GoldenState, StagesAndChunksChangeNoBit) {
   }
 }
 
+// One layer after the other, as `gyre diff` computes them: those of a block that have one input, too.
+TEST(GoldenStates, LayersOneAfterTheOther) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
+  for (const GoldenModel& golden :
+       {kState2("tiny-falcon-h1-s0-f16"), kState2("tiny-jamba-s0-f16"), kAttention2("tiny-gemma3n-kv-s0-Q8_0")}) {
+    SCOPED_TRACE(golden.name);
+    const auto ids = ReadNumbers<TokenId>(testing::SharedData(golden.folder) + "ids.txt");
+    const auto model = OpenModel(PathOf(golden, ".gguf"));
+    ASSERT_TRUE(model.ok()) << model.status();
+    auto device = OpenDevice({.threads = 1});
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto walk = LayerWalk::Make(*model, *device, {.kv_type = KvType::kF32, .exact = true, .chunk = 40}, ids);
+    ASSERT_TRUE(walk.ok()) << walk.status();
+    WalkedRows rows;
+    ASSERT_TRUE((*walk)->LoadEmbedding().ok());
+    ASSERT_TRUE((*walk)->Embed(&rows).ok());
+    for (int layer = 0; layer < (*walk)->layers(); ++layer) {
+      ASSERT_TRUE((*walk)->LoadLayer(layer).ok());
+      const Status done = (*walk)->Run(&rows);
+      ASSERT_TRUE(done.ok()) << done;
+    }
+    ASSERT_TRUE((*walk)->LoadHead().ok());
+    std::vector<float> logits;
+    ASSERT_TRUE((*walk)->Logits(rows.rows, &logits).ok());
+    std::vector<std::vector<float>> got;
+    for (size_t i = 0; i < ids.size(); ++i)
+      got.emplace_back(logits.begin() + static_cast<ptrdiff_t>(i * 512),
+                       logits.begin() + static_cast<ptrdiff_t>(i * 512 + 512));
+    EXPECT_LE(ErrorOf(got, ReadFloats(PathOf(golden, ".logits.f32"))), 3e-5);
+  }
+}
+
 // What a file far beyond a window or a chunk computes: the last 128 of its rows.
 TEST(GoldenStates, FarBeyondAWindow) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
@@ -250,21 +287,24 @@ TEST(GoldenStates, FarBeyondAWindow) {
 // Where the indexer of sparse attention chooses all positions, what follows is dense attention; more are refused.
 TEST(GoldenStates, SparseAttentionIsDenseAtFirst) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
-  for (const char* name : {"tiny-deepseek32-cut-s0-f16", "tiny-glm-dsa-s0-f16"}) {
+  for (const auto& [name, most] : {std::pair{"tiny-deepseek32-cut-s0-f16", 24},
+                                   {"tiny-glm-dsa-s0-f16", 24},
+                                   {"tiny-minimax-m3-s0-f16", 32},
+                                   {"tiny-minimax-m3-sparse-s0-f16", 32}}) {
     SCOPED_TRACE(name);
     const GoldenModel model = kState2(name);
     auto ids = ReadNumbers<TokenId>(testing::SharedData(model.folder) + "ids.txt");
     std::vector<float> expected = ReadFloats(PathOf(model, ".logits.f32"));
-    ids.resize(24);
+    ids.resize(static_cast<size_t>(most));
     expected.resize(ids.size() * 512);
     RuntimeOptions o = Options(model);
-    o.ctx = 24;
+    o.ctx = most;
     auto ring = Runtime::Open(o);
     ASSERT_TRUE(ring.ok()) << ring.status();
     const testing::Outcome got = testing::RunOne((*ring)->engine(), AskLogits(ids));
     ASSERT_EQ(got.logits.size(), ids.size()) << got.status;
     EXPECT_LE(ErrorOf(got.logits, expected), 3e-5);
-    o.ctx = 25;
+    o.ctx = most + 1;
     EXPECT_NE(Message(Runtime::Open(o).status()).find("attends to the positions that an indexer chooses"),
               std::string::npos);
   }
@@ -275,12 +315,13 @@ TEST(GoldenStates, NoFileIsForgotten) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout";
   std::set<std::string> known;
   for (const GoldenModel& m : kModels) known.insert(PathOf(m, ".gguf"));
+  for (const GoldenModel& m : kVectors) known.insert(PathOf(m, ".gguf"));
   for (const GoldenModel& m : kNotRead) {
     known.insert(PathOf(m, ".gguf"));
     const std::string name = m.name;
-    // The first is for embeddings, and the others' texts are at most as long as what their indexers choose.
-    const bool opens = name.find("qwen3-embedding") != name.npos || name.find("deepseek32") != name.npos ||
-                       name.find("glm-dsa") != name.npos;
+    // Their texts are at most as long as what their indexers choose.
+    const bool opens = name.find("deepseek32") != name.npos || name.find("glm-dsa") != name.npos ||
+                       name.find("minimax-m3") != name.npos;
     EXPECT_EQ(OpenModel(PathOf(m, ".gguf")).ok(), opens) << name;
   }
   for (const char* folder : {"golden-wave2/attention", "golden-wave2/state"}) {

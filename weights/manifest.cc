@@ -342,14 +342,15 @@ std::vector<uint32_t> HeaderPieces(const Manifest& manifest) {
   return out;
 }
 
-NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head, bool mtp) {
+NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head, bool mtp,
+                      int per_block) {
   NeededPieces out;
   out.layers.resize(static_cast<size_t>(std::max(0, range.size())));
   std::vector<std::vector<uint32_t>*> place(manifest.tensors.size(), nullptr);
   for (size_t t = 0; t < manifest.tensors.size(); ++t) {
     const std::string& name = manifest.tensors[t].name;
-    const int layer = LayerOfTensor(name);
-    if (layer >= 0) {
+    const int block = LayerOfTensor(name), layer = block * per_block;
+    if (block >= 0) {
       if (layer >= range.begin && layer < range.end) place[t] = &out.layers[static_cast<size_t>(layer - range.begin)];
       // The layer for drafts is the first one behind the model's.
       if (last && mtp && layer == range.end) place[t] = &out.ends;

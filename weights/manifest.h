@@ -95,7 +95,8 @@ struct NeededPieces {
   std::vector<std::vector<uint32_t>> layers;  // of range.begin, ...
   std::vector<uint32_t> ends;
 };
+// `per_block`: ModelSpec::layers_per_block; of such layers the first is given the pieces.
 NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head,
-                      bool mtp = false);
+                      bool mtp = false, int per_block = 1);
 
 }  // namespace gyre

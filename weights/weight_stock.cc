@@ -117,7 +117,7 @@ StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest
   PieceStore& store = *loading->store_;
   loading->threads_ = r.threads;
   loading->range_ = r.range;
-  loading->needed_ = PiecesOf(store.manifest(), r.range, r.first, r.last, r.tied_head, r.mtp);
+  loading->needed_ = PiecesOf(store.manifest(), r.range, r.first, r.last, r.tied_head, r.mtp, r.per_block);
   if (!store.partial()) return loading;
   std::vector<uint32_t> absent;  // in the order in which they are needed
   auto add = [&](const std::vector<uint32_t>& pieces) {
@@ -131,7 +131,7 @@ StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest
     keep.insert(keep.end(), needed.ends.begin(), needed.ends.end());
   };
   keep_all(loading->needed_);
-  if (r.in_use.size() > 0) keep_all(PiecesOf(store.manifest(), r.in_use, true, true, true, r.mtp));
+  if (r.in_use.size() > 0) keep_all(PiecesOf(store.manifest(), r.in_use, true, true, true, r.mtp, r.per_block));
   loading->cache_ = &cache_;
   loading->sources_ = r.sources;
   loading->options_.port = port_;

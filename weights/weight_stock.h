@@ -56,6 +56,7 @@ struct LoadingRequest {
   std::vector<int> layers;  // of the range, those that are to be loaded
   bool first = false, last = false, tied_head = false;
   bool mtp = false;   // the last stage's ends have the layer for drafts, too
+  int per_block = 1;  // ModelSpec::layers_per_block
   bool ends = false;  // these too
   LayerRange in_use;  // layers that a stage of this process runs: their pieces stay
   std::vector<WeightSource> sources;

@@ -24,6 +24,8 @@ Backend::Ffn DenseWeights(const Layer& layer) {
 void RowPlaces::Clear() {
   for (Group& group : groups_) group.tables.clear(), group.host_rows.clear();
   host_numbers_.clear();
+  host_lasts_.clear();
+  for (auto& r : reaches_) r->fresh = false;
   end_ = 0;
   runs_.clear();
   adapters_.clear();
@@ -52,6 +54,7 @@ void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, size_t seq
       groups_[g].host_rows.push_back({.table = table, .position = s.first_position + i});
   }
   for (uint32_t i = first; i < first + count; ++i) host_numbers_.push_back(static_cast<uint32_t>(before + i));
+  host_lasts_.insert(host_lasts_.end(), count, s.first_position + s.row_count - 1);
 }
 
 void RowPlaces::Upload(Backend& queue) {
@@ -132,6 +135,36 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope, Backend& queue)
   return {table->cos.data(), table->sin.data()};
 }
 
+const RowPlaces::Sight& RowPlaces::SightOf(int reach, Backend& queue) {
+  Reach* found = nullptr;
+  for (auto& r : reaches_) {
+    if (r->reach == reach) found = r.get();
+  }
+  if (found == nullptr) {
+    found = reaches_.emplace_back(std::make_unique<Reach>()).get();
+    found->reach = reach;
+  }
+  if (found->fresh) return found->sight;
+  found->host_rows.clear();
+  found->sight.pieces.clear();
+  for (size_t i = 0; i < count(); ++i) {
+    KvRow row = host_rows()[i];
+    const uint32_t last = host_lasts_[i], wide = static_cast<uint32_t>(reach),
+                   end = reach == 0 ? last : std::min(last, row.position + wide),
+                   begin = reach == 0 || row.position <= wide ? 0 : row.position - wide;
+    // All rows that see as far as they may have one window, and so have those that see the sequence's beginning.
+    const int window = reach == 0 ? 0 : begin == 0 ? 2 * reach + 1 : static_cast<int>(end - begin + 1);
+    row.position = end;
+    found->host_rows.push_back(row);
+    if (found->sight.pieces.empty() || found->sight.pieces.back().window != window)
+      found->sight.pieces.push_back({0, window});
+    ++found->sight.pieces.back().rows;
+  }
+  found->sight.rows = queue.Upload(std::span<const KvRow>(found->host_rows));
+  found->fresh = true;
+  return found->sight;
+}
+
 const float* RowPlaces::TemperaturesFor(const AttentionSpec& spec, Backend& queue) {
   Temperatures* found = nullptr;
   for (auto& t : temperatures_) {
@@ -169,9 +202,20 @@ void Forward::AddPositions(std::span<const TokenId> positions, const PackedWeigh
   backend_.AddInPlace(x, rows, positions.size() * dim_);
 }
 
+void Forward::NormEmbeddings(const Ends& ends, const ModelSpec& spec, size_t rows, float* x) {
+  if (ends.token_type() != nullptr) backend_.AddBias(x, rows, dim_, ends.token_type());
+  if (spec.final_layer_norm) backend_.Center(x, rows, dim_, x);
+  backend_.RmsNorm(x, rows, dim_, ends.embedding_norm(), spec.final_norm_eps, x);
+  if (ends.embedding_norm_bias() != nullptr) backend_.AddBias(x, rows, dim_, ends.embedding_norm_bias());
+}
+
 template <typename Part>
-void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part) {
+void Forward::AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t rows, float* x, const Part& part) {
   const LayerSpec& spec = layer.spec;
+  if (spec.residual_norms) {
+    part(Result{x, true});
+    return Norm(layer, post_norm, post_bias, x, rows, x);
+  }
   if (!spec.post_norms && spec.residual_scale == 1) return part(Result{x, true});
   float* made = Room(result_, rows * dim_);
   part(Result{made, false});
@@ -181,11 +225,25 @@ void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x,
 }
 
 void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
+  if (layer.spec.streams == 0) return RunRows(layer, kv, places, logit_rows, x);
+  const size_t rows = places.count(), kept = logit_rows.count();
+  float* first = Room(first_, rows * dim_);
+  streams_.Predict(layer, x, rows, first);
+  RunRows(layer, kv, places, logit_rows, first);
+  if (kept == 0) return;
+  if (kept < rows) streams_.Compact(logit_rows.numbers());
+  streams_.Correct(layer, first, kept, x);
+  if (layer.spec.side.width == 0) return;
+  streams_.ScaleFirst(layer, x, kept, first);
+  streams_.AddToOthers(layer, MakeSide(layer, logit_rows, first), kept, x);
+}
+
+void Forward::RunRows(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
   // The output matrix of a mixer, on the logit rows.
   auto project = [&](const float* mixed) {
     if (logit_rows.count() == 0) return;
-    AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x, [&](const Result& result) {
+    AddPart(layer, Slot::kMixerPostNorm, Slot::kMixerPostNormBias, logit_rows.count(), x, [&](const Result& result) {
       Multiply(mixed, logit_rows.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
       Adapt(layer, logit_rows, mixed, {{Slot::kO, result.rows}});
     });
@@ -195,14 +253,15 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     Project(layer, *attention, kv->view(), places, logit_rows, x);
     if (logit_rows.count() == 0) return;
     KeepInput(layer, x, logit_rows.count());
-    AddPart(layer, Slot::kMixerPostNorm, logit_rows.count(), x,
+    AddPart(layer, Slot::kMixerPostNorm, Slot::kMixerPostNormBias, logit_rows.count(), x,
             [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
+    if (spec.laurel_rank > 0) AddLaurel(layer, logit_rows, x);
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
     MixerNorm(layer, x, places.count());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
     project(mixed);
   } else if (spec.kv_group == kSlotGroup) {
-    MixerNorm(layer, x, places.count());
+    if (!spec.same_input) MixerNorm(layer, x, places.count());  // otherwise the layer before has left its own
     const float* mixed = ApplyState(layer, places, logit_rows, x);
     project(mixed);
   } else if (&logit_rows != &places) {
@@ -211,15 +270,15 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
   const size_t rows = logit_rows.count();
   if (rows == 0) return;
   if (!std::holds_alternative<NoFeedForward>(spec.feed_forward)) {
-    AddPart(layer, Slot::kFfnPostNorm, rows, x,
+    AddPart(layer, Slot::kFfnPostNorm, Slot::kFfnPostNormBias, rows, x,
             [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
   }
-  if (spec.side.width > 0) AddSide(layer, logit_rows, x);
+  if (spec.side.width > 0 && spec.streams == 0) backend_.AddInPlace(x, MakeSide(layer, logit_rows, x), rows * dim_);
   if (spec.output_scale) backend_.Scale(x, rows * dim_, layer.weights.vector(Slot::kOutputScale)[0]);
 }
 
 void Forward::Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out) {
-  if (!layer.spec.pre_norms) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
+  if (layer.vector(slot) == nullptr) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (layer.spec.layer_norms) {
     backend_.Center(x, rows, dim_, out);
     x = out;
@@ -303,7 +362,7 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   backend_.StoreKv(k, v, places.rows(layer.spec), kv);
 }
 
-void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
+void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                      const Result& result) {
   const auto heads = static_cast<size_t>(spec.heads), value_dim = static_cast<size_t>(spec.ValueDim());
   const size_t q_dim = heads * static_cast<size_t>(spec.head_dim), out_dim = heads * value_dim;
@@ -315,12 +374,25 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
                          .chunk = spec.chunk,
                          .end = places.end()};
   if (spec.sinks) params.sinks = layer.vector(Slot::kSinks);
-  size_t row = 0;
+  std::span<const KvRow> rows = places.rows(layer.spec);
+  const RowPlaces::Sight::Piece causal{places.count(), spec.window};
+  std::span<const RowPlaces::Sight::Piece> pieces(&causal, 1);
+  if (!spec.causal) {
+    const RowPlaces::Sight& sight = places.SightOf(spec.window / 2, backend_);
+    rows = sight.rows;
+    pieces = sight.pieces;
+  }
+  size_t row = 0, end = 0, piece = 0, piece_end = pieces[0].rows;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows(layer.spec).subspan(row, count), kv, params,
-                       attended + row * out_dim);
-    row += count;
+    end += count;
+    while (row < end) {
+      if (row == piece_end) piece_end += pieces[++piece].rows;
+      const size_t n = std::min(end, piece_end) - row;
+      params.window = pieces[piece].window;
+      backend_.Attention(q_.data() + row * q_dim, rows.subspan(row, n), kv, params, attended + row * out_dim);
+      row += n;
+    }
   });
   if (spec.output_gate != OutputGate::kNone) {
     const bool of_heads = spec.output_gate == OutputGate::kHeads;
@@ -373,7 +445,8 @@ void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const flo
              layer.FindAdapter(run.adapter, Slot::kUp) != nullptr ||
              layer.FindAdapter(run.adapter, Slot::kDown) != nullptr;
     };
-    if (std::ranges::any_of(places.adapters(), changes)) return AdaptedFfn(layer, *dense, places, result);
+    if (dense->sparsity != 0 || std::ranges::any_of(places.adapters(), changes))
+      return StepwiseFfn(layer, *dense, places, result);
     return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
   }
   const ExpertSpec& spec = *layer.spec.experts();
@@ -400,7 +473,7 @@ void Forward::Xielu(const Layer& layer, const DenseSpec& spec, const RowPlaces& 
 }
 
 // Backend::FeedForward has the bits of these products, so that rows without an adapter do not notice those beside them.
-void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
+void Forward::StepwiseFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result) {
   const size_t rows = places.count(), width = static_cast<size_t>(spec.width), n = rows * width;
   float* up = Room(mixed_, 2 * n);
   float* gate = spec.gated ? up + n : nullptr;
@@ -410,6 +483,7 @@ void Forward::AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPla
   Multiply(normed_.data(), places.runs());
   Adapt(layer, places, normed_.data(), {{Slot::kGate, gate}, {Slot::kUp, up}});
   if (spec.biases) backend_.AddBias(up, rows, width, layer.vector(Slot::kUpBias));
+  if (spec.sparsity != 0) Sparsify(layer, rows, width, gate);
   if (spec.gated)
     backend_.GatedActivation(gate, up, n, spec.activation, up);
   else
@@ -553,8 +627,31 @@ void Forward::SetTokens(std::span<const TokenId> ids, const WeightView& embeddin
   per_layer_tokens_ = backend_.Upload(std::span<const float>(host_per_layer_tokens_));
 }
 
-// side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); x += norm(W'' (gelu(W' x) * side))
-void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
+// x = (x + a + norm(W' W a)) / sqrt(2) with a = normed_, which attention leaves as it is.
+void Forward::AddLaurel(const Layer& layer, const RowPlaces& places, float* x) {
+  const size_t rows = places.count(), rank = static_cast<size_t>(layer.spec.laurel_rank);
+  float *low = Room(low_rank_, rows * rank), *made = Room(laurel_, rows * dim_);
+  Multiply(normed_.data(), places.runs(), {{layer.matrix(Slot::kLaurelDown), low}});
+  Multiply(low, places.runs(), {{layer.matrix(Slot::kLaurelUp), made}});
+  backend_.RmsNorm(made, rows, dim_, layer.vector(Slot::kLaurelNorm), layer.spec.norm_eps, made);
+  backend_.AddInPlace(x, normed_.data(), rows * dim_);
+  backend_.AddInPlace(x, made, rows * dim_);
+  backend_.Scale(x, rows * dim_, static_cast<float>(std::sqrt(0.5)));
+}
+
+// max(0, g - mean - s std) = std max(0, (g - mean) / std - s), as std is the length of g - mean.
+void Forward::Sparsify(const Layer& layer, size_t rows, size_t width, float* gate) {
+  const size_t n = rows * width;
+  backend_.Center(gate, rows, width, gate);
+  float* unit = Room(unit_, n);
+  const float* deviations = gate_length_.Of(gate, rows, width, unit);
+  backend_.AddBias(unit, rows, width, layer.vector(Slot::kGateShift));
+  backend_.Activate(unit, n, Activation::kRelu, gate);
+  backend_.ScaleRows(gate, rows, width, deviations);
+}
+
+// side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); norm(W'' (gelu(W' x) * side))
+const float* Forward::MakeSide(const Layer& layer, const RowPlaces& places, const float* x) {
   const size_t rows = places.count(), width = static_cast<size_t>(layer.spec.side.width),
                first = static_cast<size_t>(layer.spec.side.number) * width;
   float* gathered = Room(gathered_, rows * dim_);
@@ -573,10 +670,16 @@ void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
   backend_.GatedActivation(gate, side, rows * width, Activation::kGeluTanh, gate);
   Multiply(gate, places.runs(), {{layer.matrix(Slot::kSideOut), made}});
   backend_.RmsNorm(made, rows, dim_, layer.vector(Slot::kSidePostNorm), layer.spec.norm_eps, made);
-  backend_.AddInPlace(x, made, rows * dim_);
+  return made;
 }
 
 void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out) {
+  if (spec.streams > 1) {
+    float* merged = Room(merged_, rows * dim_);
+    streams_.End(x, rows, ends.streams_end, HeadArithmetic(), merged);
+    x = merged;
+  }
+  if (!spec.final_norm) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (spec.final_layer_norm) {
     backend_.Center(x, rows, dim_, out);
     x = out;
@@ -601,7 +704,7 @@ void Forward::JoinForDrafts(const MtpHead& mtp, const float* embedded, const flo
 void Forward::Head(const float* hidden, size_t rows, const PackedWeight& output, const Ends& ends,
                    const ModelSpec& spec, float* logits) {
   const size_t vocab = output.n;
-  backend_.MatMul(hidden, rows, output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
+  backend_.MatMul(hidden, rows, output, logits, HeadArithmetic());
   if (spec.head_bias) backend_.AddBias(logits, rows, vocab, ends.bias());
   if (spec.logit_scale != 1) backend_.Scale(logits, rows * vocab, spec.logit_scale);
   if (spec.final_softcap > 0) backend_.SoftcapInPlace(logits, rows * vocab, spec.final_softcap);

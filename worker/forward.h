@@ -10,6 +10,8 @@
 #include "base/step.h"
 #include "kernels/ops.h"
 #include "worker/layer.h"
+#include "worker/row_length.h"
+#include "worker/streams.h"
 
 namespace gyre {
 
@@ -61,6 +63,18 @@ class RowPlaces {
     const float* sin;
   };
   Rotation RotationFor(const RopeSpec& rope, Backend& queue);
+  // The rows as attention that is not causal takes them: each at the last position that it sees, of those in the step.
+  // `reach`: how many positions it sees to each side; 0: all. They lie on the device.
+  struct Sight {
+    std::span<const KvRow> rows;
+    // Consecutive rows, and the window that ends each one's sight where it begins; 0: it begins with the sequence.
+    struct Piece {
+      size_t rows;
+      int window;
+    };
+    std::vector<Piece> pieces;
+  };
+  const Sight& SightOf(int reach, Backend& queue);
   // AttentionSpec::temperature as a factor of each row; on the device.
   const float* TemperaturesFor(const AttentionSpec& spec, Backend& queue);
 
@@ -77,6 +91,12 @@ class RowPlaces {
     int length, offset;
     std::vector<float> factors;
     std::span<const float> on_device;  // of this step, or empty
+  };
+  struct Reach {
+    int reach = 0;
+    std::vector<KvRow> host_rows;
+    Sight sight;
+    bool fresh = false;
   };
   // A KV group of pages.
   struct Group {
@@ -102,6 +122,8 @@ class RowPlaces {
   std::vector<SequenceRows> sequences_;
   std::vector<std::unique_ptr<Table>> rotations_;
   std::vector<std::unique_ptr<Temperatures>> temperatures_;
+  std::vector<uint32_t> host_lasts_;  // of each row: the last position of its sequence in the step
+  std::vector<std::unique_ptr<Reach>> reaches_;
 };
 
 // Calls ops on the queue of a stage, with scratch that grows to the largest step and stays. All rows are on the device.
@@ -109,19 +131,30 @@ class RowPlaces {
 class Forward {
  public:
   // exact: quantized weights are multiplied by f32 activations.
-  Forward(Backend& backend, int dim, bool exact) : backend_(backend), dim_(static_cast<size_t>(dim)), exact_(exact) {}
+  Forward(Backend& backend, int dim, bool exact)
+      : backend_(backend),
+        dim_(static_cast<size_t>(dim)),
+        exact_(exact),
+        streams_(backend, static_cast<size_t>(dim)),
+        gate_length_(backend) {}
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
   // x [rows][dim] += the rows of a table of positions.
   void AddPositions(std::span<const TokenId> positions, const PackedWeight& table, float* x);
+  // x [rows][dim] = an encoder's embeddings: with the vector of the first type of tokens, under their norm.
+  void NormEmbeddings(const Ends& ends, const ModelSpec& spec, size_t rows, float* x);
+  // x [rows][streams][dim] = all streams, of the embeddings [rows][dim].
+  void BeginStreams(const float* embedded, size_t rows, const Ends& ends, float* x) {
+    streams_.Begin(embedded, rows, ends.streams_begin, HeadArithmetic(), x);
+  }
   // Sets the source of per-layer embeddings for a step's rows: their tokens, on the host, and the model's tables, whose
   // rows are read in the file's own type.
   void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
                  const WeightView& per_layer_tokens);
-  // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
-  // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
-  // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
+  // Runs x [rows][streams][dim] through one layer, in place, and stores the keys and values of all rows. The model's
+  // last layer then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places`
+  // itself. `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
   void RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // x [rows of places][dim] = what the layer for drafts takes in: of the embeddings of the tokens behind the rows and
   // of the rows' final-normed hidden states.
@@ -130,7 +163,7 @@ class Forward {
   void DraftNorm(const MtpHead& mtp, const float* x, size_t rows, float* out) {
     backend_.RmsNorm(x, rows, dim_, mtp.head_norm(), mtp.layer->spec.norm_eps, out);
   }
-  // out [rows][dim] = final norm of x.
+  // out [rows][dim] = final norm of x [rows][streams][dim].
   void FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out);
   // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
   void Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits) {
@@ -141,12 +174,15 @@ class Forward {
             float* logits);
 
  private:
+  // RunLayer of one stream.
+  void RunRows(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // Rows [dim] that a part of a layer overwrites, or adds its result to.
   struct Result {
     float* rows;
     bool add;
   };
-  // out [rows][dim] = the norm of x, or x itself where the layer has no pre-norms. The layer may also have a bias.
+  // out [rows][dim] = the norm of x, or x itself where the layer has none in this slot. May be in place. There may be a
+  // bias.
   void Norm(const Layer& layer, Slot slot, Slot bias, const float* x, size_t rows, float* out);
   // normed_ [rows][dim] = what the mixer sees of x.
   void MixerNorm(const Layer& layer, const float* x, size_t rows) {
@@ -155,14 +191,13 @@ class Forward {
   // Keeps what a part of the layer behind the mixer sees of the mixer's row x, of the logit rows.
   void KeepInput(const Layer& layer, const float* x, size_t rows);
   // Calls part(Result) and adds what it computes to x [rows][dim], after a norm of its own where the layer has
-  // post-norms, and times the layer's scale.
+  // post-norms, and times the layer's scale. Where the layer has norms of the row, x goes through one.
   template <typename Part>
-  void AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part);
+  void AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t rows, float* x, const Part& part);
   // Computes queries of the logit rows, and keys and values of all rows; then compacts normed_ and x to the logit rows.
   void Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                RowPlaces& logit_rows, float* x);
-  void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
-              const Result& result);
+  void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places, const Result& result);
   // The mixers of forward_state.cc.
   // Both take all rows in, compact x to the logit rows and return what the output matrix is for, of these rows.
   const float* AttendLatent(const Layer& layer, const LatentAttentionSpec& spec, RowPlaces& places,
@@ -188,8 +223,8 @@ class Forward {
   // The norm of q or k, and its rotation.
   void NormHeads(const Layer& layer, const AttentionSpec& spec, Slot weights, size_t rows, int heads, float* x);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
-  // The same of a dense block that adapters of the rows change, of normed_.
-  void AdaptedFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
+  // The same of a dense block, of normed_, product by product: adapters of the rows or sparse gates change these.
+  void StepwiseFfn(const Layer& layer, const DenseSpec& spec, const RowPlaces& places, const Result& result);
   // Adds to the slots' products out [rows of places][n] of x [rows of places][k] what the rows' adapters say.
   struct Adapted {
     Slot slot;
@@ -207,8 +242,13 @@ class Forward {
   void DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
                           float* out);
   void Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
-  // x [rows of places][dim] += the layer's piece of the per-layer embedding, gated by x.
-  void AddSide(const Layer& layer, const RowPlaces& places, float* x);
+  // The layer's piece of the per-layer embedding, gated by x: [rows of places][dim].
+  const float* MakeSide(const Layer& layer, const RowPlaces& places, const float* x);
+  // x [rows of places][dim], to which the mixer's result is added, and the low-rank residual of what the mixer saw.
+  void AddLaurel(const Layer& layer, const RowPlaces& places, float* x);
+  // A row's gate [width] without what is not far enough above its mean (DenseSpec::sparsity).
+  void Sparsify(const Layer& layer, size_t rows, size_t width, float* gate);
+  Arithmetic HeadArithmetic() const { return exact_ ? Arithmetic::kExact : Arithmetic::kDecode; }
   float* Room(DeviceBuffer<float>& buffer, size_t n) { return buffer.EnsureCapacity(backend_.device(), n); }
   // Leaves the logit rows of x [rows][width] at its front.
   void Compact(const RowPlaces& logit_rows, size_t width, float* x) {
@@ -241,6 +281,9 @@ class Forward {
   std::span<const float> embedded_, per_layer_tokens_;  // on the device
   DeviceBuffer<float> gathered_, per_layer_token_, per_layer_, per_layer_gate_;
   size_t per_layer_width_ = 0;
+  Streams streams_;
+  RowLength gate_length_;
+  DeviceBuffer<float> first_, merged_, laurel_, unit_;
   std::vector<Backend::Ffn> mixture_;
   std::vector<Backend::RowRun> mixture_runs_;
   std::vector<Backend::Product> products_;                        // scratch of Multiply and Adapt

@@ -303,6 +303,7 @@ void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& p
   });
   backend_.Activate(z, rows * inner, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, rows * inner);
+  if (!spec.norm) return;
   backend_.GroupRmsNorm(out, rows, groups, inner / groups, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
 }
 

@@ -276,6 +276,8 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     decay.clear();
     for (const float v : of_heads) decay.insert(decay.end(), static_cast<size_t>(kimi->head_dim), v);
   }
+  if (const DenseSpec* dense = layer->spec.dense(); dense != nullptr && dense->sparsity != 0)
+    layer->weights.vectors[Index(Slot::kGateShift)].assign(static_cast<size_t>(dense->width), -dense->sparsity);
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
   for (const auto& adapter : w.adapters) {
     auto& packed = layer->adapters.emplace_back();
@@ -303,6 +305,11 @@ StatusOr<std::shared_ptr<MtpHead>> LoadMtp(const Model& model, Backend& queue, c
 
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done) {
   Ends ends;
+  for (const bool at_end : {false, true}) {
+    if (model.spec().streams == 1 || !(at_end ? last : first)) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto streams, ReadStreams(model.tensors(), model.spec(), at_end));
+    for (const WeightView& w : streams) (at_end ? ends.streams_end : ends.streams_begin).push_back(queue.Pack(w, done));
+  }
   if (first) {
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
     HintRead({embedding.data, embedding.bytes()}, ReadHint::kSoon);
@@ -311,6 +318,12 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
       GYRE_ASSIGN_OR_RETURN(const WeightView positions, model.Positions());
       ends.positions = queue.Pack(positions, done);
     }
+    if (model.spec().embedding_norm) {
+      GYRE_ASSIGN_OR_RETURN(EmbeddingVectors of, ReadEmbeddingVectors(model.tensors(), model.spec()));
+      const std::vector<float> vectors[] = {std::move(of.token_type), std::move(of.norm), std::move(of.norm_bias)};
+      ends.embedding_vectors = DeviceVectors::Upload(vectors, queue);
+      queue.Finish();
+    }
   }
   if (last) {
     GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
@@ -318,7 +331,8 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queu
     const std::vector<float> vectors[] = {std::move(head.final_norm), std::move(head.final_norm_bias),
                                           std::move(head.bias)};
     ends.vectors = DeviceVectors::Upload(vectors, queue);
-    ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
+    if (!model.spec().encoder)
+      ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
     queue.Finish();
   }
   return ends;

@@ -178,10 +178,16 @@ struct MtpHead {
 // The embedding, or the final norm and output matrix. Where both stand on one stage and are tied, one matrix serves.
 struct Ends {
   std::shared_ptr<const PackedWeight> embedding;  // first stage
-  std::shared_ptr<const PackedWeight> output;     // last stage
+  std::shared_ptr<const PackedWeight> output;     // last stage; null: an encoder has none
   std::shared_ptr<const PackedWeight> positions;  // first stage; null: there are none
   std::shared_ptr<const MtpHead> mtp;             // last stage; null: it makes no drafts
-  DeviceVectors vectors;                          // last stage: the final norm, its bias, and that of the output
+  // Of a model with several streams, those behind the first (Streams): first stage, and last stage.
+  std::vector<std::shared_ptr<const PackedWeight>> streams_begin, streams_end;
+  DeviceVectors embedding_vectors;  // first stage: EmbeddingVectors' three, where the model has them
+  DeviceVectors vectors;            // last stage: the final norm, its bias, and that of the output
+  const float* token_type() const { return embedding_vectors[0]; }
+  const float* embedding_norm() const { return embedding_vectors[1]; }
+  const float* embedding_norm_bias() const { return embedding_vectors[2]; }
   const float* final_norm() const { return vectors[0]; }
   const float* final_norm_bias() const { return vectors[1]; }
   const float* bias() const { return vectors[2]; }

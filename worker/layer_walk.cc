@@ -26,6 +26,7 @@ const BytesDone kNothing = [](size_t) {};
 StatusOr<std::unique_ptr<LayerWalk>> LayerWalk::Make(std::shared_ptr<const Model> model, std::shared_ptr<Device> device,
                                                      const LayerWalkOptions& options, std::vector<TokenId> ids) {
   const ModelSpec& spec = model->spec();
+  if (spec.encoder) return Unimplemented("{}: an encoder is not computed layer by layer", model->path());
   if (ids.empty()) return InvalidArgument("there are no tokens, expected one or more");
   if (spec.most_context > 0 && ids.size() > static_cast<size_t>(spec.most_context))
     return InvalidArgument("{} tokens, texts of this model have at most {}", ids.size(), spec.most_context);
@@ -48,12 +49,12 @@ LayerWalk::LayerWalk(std::shared_ptr<const Model> model, std::shared_ptr<Device>
 void LayerWalk::Unload() {
   head_ = nullptr;
   ends_ = {};
-  if (layer_ == nullptr) return;
-  const LayerWeights& w = layer_->weights;
   // What was multiplied in its file would stay in memory until the system needs it.
-  for (const auto& file : model_->files())
-    ForEachMatrix(w, [&](const WeightView& v) { file->Drop({v.data, v.bytes()}); });
-  layer_ = nullptr;
+  for (const auto& layer : loaded_) {
+    for (const auto& file : model_->files())
+      ForEachMatrix(layer->weights, [&](const WeightView& v) { file->Drop({v.data, v.bytes()}); });
+  }
+  loaded_.clear();
 }
 
 Status LayerWalk::LoadEmbedding() {
@@ -68,7 +69,11 @@ Status LayerWalk::LoadEmbedding() {
 Status LayerWalk::LoadLayer(int layer) {
   Unload();
   return CatchExhausted([&]() -> Status {
-    GYRE_ASSIGN_OR_RETURN(layer_, gyre::LoadLayer(*model_, layer, *backend_, kNothing));
+    const int first = HasSameInput(layer) ? layer - 1 : layer;
+    for (int i = first; i <= layer; ++i) {
+      GYRE_ASSIGN_OR_RETURN(auto loaded, gyre::LoadLayer(*model_, i, *backend_, kNothing));
+      loaded_.push_back(std::move(loaded));
+    }
     return absl::OkStatus();
   });
 }
@@ -82,18 +87,28 @@ Status LayerWalk::LoadHead() {
   });
 }
 
-Status LayerWalk::Embed(WalkedRows* rows) { return RunStage(nullptr, rows); }
+Status LayerWalk::Embed(WalkedRows* rows) { return RunStage({}, rows); }
 
 Status LayerWalk::Run(WalkedRows* rows) {
   return CatchExhausted([&]() -> Status {
-    const std::shared_ptr<Layer> layer = layer_->Weights();
-    GYRE_ASSIGN_OR_RETURN(layer->pages, PagesFor(*layer, rows));
-    if (AttentionSpec* a = std::get_if<AttentionSpec>(&layer->spec.mixer); a != nullptr && a->kv_layer >= 0) {
-      // Its stage has no other layer, so the pages that it reads are given to itself. It writes none.
-      a->kv_layer = layer->index;
+    std::vector<std::shared_ptr<Layer>> layers;
+    for (const auto& loaded : loaded_) {
+      const std::shared_ptr<Layer> layer = layers.emplace_back(loaded->Weights());
+      GYRE_ASSIGN_OR_RETURN(layer->pages, PagesFor(*layer, rows));
+      if (AttentionSpec* a = std::get_if<AttentionSpec>(&layer->spec.mixer); a != nullptr && a->kv_layer >= 0) {
+        // Its stage does not have that layer, so the pages that it reads are given to itself. It writes none.
+        a->kv_layer = layer->index;
+      }
     }
-    return RunStage(layer, rows);
+    const int layer = loaded_.back()->index;
+    if (HasSameInput(layer)) rows->rows = rows->input;
+    if (HasSameInput(layer + 1)) rows->input = rows->rows;
+    return RunStage(std::move(layers), rows);
   });
+}
+
+bool LayerWalk::HasSameInput(int layer) const {
+  return layer < layers() && spec().layers[static_cast<size_t>(layer)].same_input;
 }
 
 StatusOr<std::shared_ptr<PagePool>> LayerWalk::PagesFor(const Layer& layer, WalkedRows* rows) const {
@@ -112,15 +127,15 @@ StatusOr<std::shared_ptr<PagePool>> LayerWalk::PagesFor(const Layer& layer, Walk
   return pages;
 }
 
-Status LayerWalk::RunStage(std::shared_ptr<Layer> layer, WalkedRows* rows) {
+Status LayerWalk::RunStage(std::vector<std::shared_ptr<Layer>> layers, WalkedRows* rows) {
   return CatchExhausted([&]() -> Status {
-    StageParts parts{.model = model_, .first = layer == nullptr, .ends = layer == nullptr ? ends_ : Ends{}};
-    if (layer != nullptr) {
-      parts.range = {layer->index, layer->index + 1};
-      parts.layers.push_back(std::move(layer));
+    StageParts parts{.model = model_, .first = layers.empty(), .ends = layers.empty() ? ends_ : Ends{}};
+    if (!layers.empty()) {
+      parts.range = {layers.front()->index, layers.back()->index + 1};
+      parts.layers = std::move(layers);
     }
     const bool first = parts.first;
-    const auto dim = static_cast<size_t>(spec().dim);
+    const auto dim = static_cast<size_t>(spec().RowElems());
     Stage stage(std::move(parts), *backend_, options_.exact, WireType::kF32);
     if (first) rows->rows.resize(ids_.size() * dim);
     std::vector<std::byte> in;
@@ -158,7 +173,7 @@ Status LayerWalk::RunStage(std::shared_ptr<Layer> layer, WalkedRows* rows) {
 Status LayerWalk::Logits(std::span<const float> rows, std::vector<float>* logits) {
   return CatchExhausted([&]() -> Status {
     const auto dim = static_cast<size_t>(spec().dim), vocab = static_cast<size_t>(spec().vocab);
-    const size_t count = rows.size() / dim;
+    const size_t count = rows.size() / static_cast<size_t>(spec().RowElems());
     backend_->Recycle();
     float* normed = x_.EnsureCapacity(*device_, count * dim);
     float* out = logits_.EnsureCapacity(*device_, count * vocab);

@@ -26,11 +26,13 @@ struct LayerWalkOptions {
 
 // The rows of one sequence on their way through the layers, and the keys and values that later layers read.
 struct WalkedRows {
-  std::vector<float> rows;                          // [tokens][dim]: the residual stream behind the last layer
+  std::vector<float> rows;  // [tokens][ModelSpec::RowElems()]: the residual stream behind the last layer
   std::map<int, std::shared_ptr<PagePool>> shared;  // of layers whose keys and values a later layer reads
+  std::vector<float> input;  // of the last layer, where the next one has the same (LayerSpec::same_input)
 };
 
-// Holds the weights of one layer at most. Its calls go embedding, each layer in turn, head. Used by one thread.
+// Holds the weights of one layer at most, or of two that have one input. Its calls go embedding, each layer in turn,
+// head. Used by one thread.
 class LayerWalk {
  public:
   // `ids`: one sequence from position 0 on. kInvalidArgument: there is none, one is not in the vocabulary, or they are
@@ -53,15 +55,16 @@ class LayerWalk {
   Status Embed(WalkedRows* rows);
   // The layer that is loaded: takes the rows through it, in place.
   Status Run(WalkedRows* rows);
-  // The head, which is loaded: logits [count][vocab] of `rows` [count][dim].
+  // The head, which is loaded: logits [count][vocab] of `rows` [count][ModelSpec::RowElems()].
   Status Logits(std::span<const float> rows, std::vector<float>* logits);
 
  private:
   LayerWalk(std::shared_ptr<const Model> model, std::shared_ptr<Device> device, const LayerWalkOptions& options,
             std::vector<TokenId> ids);
+  bool HasSameInput(int layer) const;
   StatusOr<std::shared_ptr<PagePool>> PagesFor(const Layer& layer, WalkedRows* rows) const;
-  // The loaded layer, or with no layer the embedding alone, over all rows.
-  Status RunStage(std::shared_ptr<Layer> layer, WalkedRows* rows);
+  // These layers, or with none the embedding alone, over all rows.
+  Status RunStage(std::vector<std::shared_ptr<Layer>> layers, WalkedRows* rows);
 
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<Device> device_;
@@ -69,7 +72,8 @@ class LayerWalk {
   const std::vector<TokenId> ids_;
   const std::unique_ptr<Backend> backend_;
   uint32_t pages_ = 0;  // blocks of the whole sequence
-  std::shared_ptr<Layer> layer_;
+  // What is loaded. Before a layer that has the same input as the one before it comes that one, which runs again.
+  std::vector<std::shared_ptr<Layer>> loaded_;
   Ends ends_;
   std::unique_ptr<Forward> head_;
   DeviceBuffer<float> x_, logits_;

@@ -14,6 +14,7 @@ Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
       forward_(backend, parts_.model->spec().dim, exact),
       wire_(wire),
       dim_(static_cast<size_t>(parts_.model->spec().dim)),
+      row_elems_(static_cast<size_t>(parts_.model->spec().RowElems())),
       vocab_(static_cast<size_t>(parts_.model->spec().vocab)),
       per_layer_width_(static_cast<size_t>(parts_.model->spec().per_layer_width)) {
   if (parts_.last && parts_.ends.mtp != nullptr)
@@ -26,7 +27,7 @@ Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
 
 size_t Stage::input_width() const {
   if (parts_.first) return sizeof(TokenId);
-  return WireRowBytes(wire_, dim_) + (per_layer_width_ > 0 ? sizeof(TokenId) : 0);
+  return WireRowBytes(wire_, row_elems_) + (per_layer_width_ > 0 ? sizeof(TokenId) : 0);
 }
 
 Status Stage::CheckSequence(const SeqRows& s) const {
@@ -44,6 +45,9 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   const auto most = static_cast<size_t>(parts_.model->spec().most_context);
   if (most > 0 && end > most)
     return InvalidArgument("sequence {}: {} positions, this model's texts have at most {}", seq, end, most);
+  if (parts_.model->spec().encoder && s.first_position != 0)
+    return InvalidArgument("sequence {}: rows from position {} on, an encoder takes whole texts", seq,
+                           s.first_position);
   GYRE_RETURN_IF_ERROR(CheckPages(s));
   if (drafter_) GYRE_RETURN_IF_ERROR(drafter_->Check(s));  // a stage without one ignores all of it
   return CheckRequests(s);
@@ -92,6 +96,8 @@ Status Stage::CheckPages(const SeqRows& s) const {
 Status Stage::CheckRequests(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
   for (const RowRequest& r : s.requests) {
+    if (parts_.model->spec().encoder && r.mode != RowMode::kHidden)
+      return InvalidArgument("sequence {}: an answer of an encoder that is no hidden state", seq);
     if (!r.biased.empty() && static_cast<size_t>(r.biased.back()) >= vocab_) {
       return InvalidArgument("sequence {}: biased id {}, the vocabulary has 0-{}", seq, r.biased.back(), vocab_ - 1);
     }
@@ -112,7 +118,7 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
     return InvalidArgument("{} bytes for {} rows of {}", rows.size(), batch.TotalRows(), input_width());
   }
   if (!parts_.first && per_layer_width_ == 0) return absl::OkStatus();
-  for (size_t i = parts_.first ? 0 : batch.TotalRows() * WireRowBytes(wire_, dim_); i < rows.size();
+  for (size_t i = parts_.first ? 0 : batch.TotalRows() * WireRowBytes(wire_, row_elems_); i < rows.size();
        i += sizeof(TokenId)) {
     TokenId id = 0;
     std::memcpy(&id, rows.data() + i, sizeof id);
@@ -193,14 +199,17 @@ void Stage::Reserve(uint32_t rows, uint32_t end) {
 void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer,
                         LayerClock* clock) {
   const size_t count = batch.TotalRows();
-  float* x = x_.EnsureCapacity(backend_.device(), count * dim_);
+  float* x = x_.EnsureCapacity(backend_.device(), count * row_elems_);
   const ModelSpec& spec = parts_.model->spec();
   if (parts_.first || per_layer_width_ > 0) {
     ids_.resize(count);
     std::memcpy(ids_.data(), rows.data() + (rows.size() - count * sizeof(TokenId)), count * sizeof(TokenId));
   }
   if (parts_.first) {
-    forward_.Embed(backend_.Upload(std::span<const TokenId>(ids_)), *parts_.ends.embedding, spec.embedding_scale, x);
+    float* embedded = spec.streams == 1 ? x : embedded_rows_.EnsureCapacity(backend_.device(), count * dim_);
+    forward_.Embed(backend_.Upload(std::span<const TokenId>(ids_)), *parts_.ends.embedding, spec.embedding_scale,
+                   embedded);
+    if (spec.streams > 1) forward_.BeginStreams(embedded, count, parts_.ends, x);
     if (parts_.ends.positions != nullptr) {
       positions_.clear();
       for (const SeqRows& s : batch.seqs) {  // only rows of a rehearsal can be further
@@ -210,9 +219,10 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
       }
       forward_.AddPositions(backend_.Upload(std::span<const TokenId>(positions_)), *parts_.ends.positions, x);
     }
+    if (spec.embedding_norm) forward_.NormEmbeddings(parts_.ends, spec, count, x);
   } else {
-    const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, dim_)));
-    backend_.DecodeRows(RowType(wire_), in.data(), count, dim_, x);
+    const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, row_elems_)));
+    backend_.DecodeRows(RowType(wire_), in.data(), count, row_elems_, x);
   }
   if (per_layer_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, per_layer_tokens_);
   places_.Fill(batch, backend_);
@@ -236,13 +246,13 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
   }
   saturated_ = 0;
   if (wire_ == WireType::kF32) {
-    sent_ = backend_.Download(reinterpret_cast<const std::byte*>(x), count * dim_ * sizeof(float));
+    sent_ = backend_.Download(reinterpret_cast<const std::byte*>(x), count * row_elems_ * sizeof(float));
   } else {
     uint64_t* saturated = saturated_count_.EnsureCapacity(backend_.device(), 1);
-    std::byte* out = encoded_.EnsureCapacity(backend_.device(), count * WireRowBytes(wire_, dim_));
+    std::byte* out = encoded_.EnsureCapacity(backend_.device(), count * WireRowBytes(wire_, row_elems_));
     backend_.Zero(saturated, sizeof *saturated);
-    backend_.EncodeRows(RowType(wire_), x, count, dim_, out, saturated);
-    sent_ = backend_.Download(out, count * WireRowBytes(wire_, dim_));
+    backend_.EncodeRows(RowType(wire_), x, count, row_elems_, out, saturated);
+    sent_ = backend_.Download(out, count * WireRowBytes(wire_, row_elems_));
     backend_.CopyOut(saturated, &saturated_, sizeof saturated_);
   }
   const TimedLayer timed(clock, count);

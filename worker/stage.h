@@ -102,12 +102,12 @@ class Stage {
   Backend& backend_;
   Forward forward_;
   const WireType wire_;
-  const size_t dim_, vocab_, per_layer_width_;
+  const size_t dim_, row_elems_, vocab_, per_layer_width_;
   WeightView embedding_, per_layer_tokens_;  // of a model with per-layer embeddings, as they lie in the file
   std::vector<TokenId> ids_;                 // of the step's rows, where they came
   std::vector<TokenId> positions_;           // of the same rows, where the model has a table of positions
   RowPlaces places_, logit_rows_;
-  DeviceBuffer<float> x_, normed_, logits_, hidden_;
+  DeviceBuffer<float> x_, embedded_rows_, normed_, logits_, hidden_;
   DeviceBuffer<std::byte> encoded_;
   DeviceBuffer<uint64_t> saturated_count_;
   std::span<const std::byte> sent_;

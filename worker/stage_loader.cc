@@ -260,10 +260,10 @@ Status StageLoader::CheckRequest(const PrepareRequest& request) const {
     return FailedPrecondition("the plan is for another model file");
   }
   for (int i = range.begin; i < range.end; ++i) {
-    const AttentionSpec* a = spec.layers[static_cast<size_t>(i)].attention();
-    if (a == nullptr || a->kv_layer < 0 || a->kv_layer >= range.begin) continue;
-    return InvalidArgument("layer {} reads the keys and values of layer {}, which is in an earlier stage", i,
-                           a->kv_layer);
+    const int from = spec.JoinedFrom(i);
+    if (from >= range.begin) continue;
+    return InvalidArgument("layer {} reads {} of layer {}, which is in an earlier stage", i,
+                           spec.layers[static_cast<size_t>(i)].same_input ? "the input" : "the keys and values", from);
   }
   return absl::OkStatus();
 }
@@ -373,6 +373,7 @@ Status StageLoader::BeginFetch(const PrepareRequest& request, const Present& pre
                         .last = plan.last,
                         .tied_head = options_.model->spec().tied_head,
                         .mtp = request.mtp,
+                        .per_block = options_.model->spec().layers_per_block,
                         .ends = !ends_here,
                         .in_use = before != nullptr ? before->range : LayerRange{},
                         .sources = request.weight_sources,

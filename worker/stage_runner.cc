@@ -275,7 +275,7 @@ Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, 
         batch.TotalRows(), answer, options_.max_payload);
   }
   if (stage.parts().last) return absl::OkStatus();
-  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
+  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.RowElems())) +
                        (spec.per_layer_width > 0 ? sizeof(TokenId) : 0),
                  rows = batch.TotalRows() * row;
   if (rows + descriptor > options_.max_payload) {
@@ -470,7 +470,7 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   size_t bytes = 0;
   if (running_->stage) {
     for (const auto& layer : running_->stage->parts().layers) bytes += layer->weight_bytes();
-    if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
+    if (const auto& output = running_->stage->parts().ends.output; output != nullptr) bytes += output->bytes;
   }
   weight_bytes_ = bytes;
   worker_.say(epoch, StageDone{.verb = ChangeVerb::kCommit});

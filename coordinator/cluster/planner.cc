@@ -88,10 +88,10 @@ StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int
   }
   sizes.last_products = static_cast<uint64_t>(model.spec().vocab) * static_cast<uint64_t>(model.spec().dim);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const AttentionSpec* a = layers[i].attention();
-    if (a == nullptr || a->kv_layer < 0) continue;
+    const int from = spec.JoinedFrom(static_cast<int>(i));
+    if (from == static_cast<int>(i)) continue;
     sizes.joined.resize(layers.size());
-    std::fill(sizes.joined.begin() + a->kv_layer + 1, sizes.joined.begin() + static_cast<std::ptrdiff_t>(i) + 1, true);
+    std::fill(sizes.joined.begin() + from + 1, sizes.joined.begin() + static_cast<std::ptrdiff_t>(i) + 1, true);
   }
   return sizes;
 }
@@ -170,7 +170,7 @@ size_t MostRanges(const ModelSizes& sizes, LayerRange gap) {
 Status CheckBegins(const ModelSizes& sizes, const std::vector<Assignment>& assignments) {
   for (const Assignment& a : assignments) {
     if (a.layers.size() <= 0 || sizes.CanBegin(a.layers.begin)) continue;
-    return InvalidArgument("no range can begin at layer {}: layers from it on read the keys and values of earlier ones",
+    return InvalidArgument("no range can begin at layer {}: layers from it on read what earlier ones have made",
                            a.layers.begin);
   }
   return absl::OkStatus();

@@ -53,6 +53,7 @@ struct EngineOptions {
   uint32_t model = 0;
   int vocab = 0;
   int dim = 0;                           // width of a hidden state; 0: embeddings are refused
+  bool encoder = false;                  // requests are for embeddings, and a text's rows depend on all of its tokens
   uint32_t context = 0;                  // positions of a sequence at most
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
   Speculation speculation = Speculation::kAuto;

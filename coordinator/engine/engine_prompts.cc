@@ -51,14 +51,20 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, StepId step, std::
   const uint32_t first = std::max(item.first_position, s.scored);
   const uint32_t scored_end = std::min(end, s.answers.end);
   if (r.embedding) {
-    const bool mean = r.embedding == Pooling::kMean;
-    const uint32_t from = mean ? first : end - 1;
-    if (mean ? from < end : item.sample_last) {
+    const auto ask = [&](uint32_t from, uint32_t to) {
+      if (from >= to) return;
       requests->push_back({.first = from - item.first_position,
-                           .count = end - from,
+                           .count = to - from,
                            .mode = RowMode::kHidden,
                            .biased = {},
                            .mask = {}});
+    };
+    if (r.embedding == Pooling::kMean) {
+      ask(first, end);
+    } else if (item.sample_last) {
+      // The last row's answer ends the prompt, also where an encoder's first row counts.
+      if (r.embedding == Pooling::kFirst && item.first_position == 0) ask(0, std::min(1u, end - 1));
+      ask(end - 1, end);
     }
     return;
   }

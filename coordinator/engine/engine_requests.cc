@@ -57,6 +57,7 @@ Status CheckRequest(const Request& r, const EngineOptions& options) {
   GYRE_RETURN_IF_ERROR(CheckSettings(r, options.limits, vocab));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
   if (r.adapter > options.adapters) return InvalidArgument("adapter {}, the model has {}", r.adapter, options.adapters);
+  if (options.encoder && !r.embedding) return InvalidArgument("{}", kEncoderMakesNoText);
   GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, options.dim));
   for (const auto& [ids, where] : {std::pair(&r.prompt, "prompt"), {&r.prediction, "prediction"}}) {
     for (const TokenId id : *ids) {
@@ -137,7 +138,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
                         .tenant = r.tenant,
                         .salt = r.adapter == 0 ? options_.salt : MixSalts(options_.salt, r.adapter),
                         .tenant_salt = r.cache_salt};
-  if (r.embedding == Pooling::kFirst) params.tokens.resize(1);  // no other row counts
+  if (r.embedding == Pooling::kFirst && !options_.encoder) params.tokens.resize(1);  // no other row counts
   if (r.score && r.max_new_tokens == 0 && params.tokens.size() > 1)
     params.tokens.pop_back();  // its row decides nothing
   if (r.score && r.score->generated) {

@@ -19,13 +19,14 @@
 #include "coordinator/grammar/compiled.h"
 #include "coordinator/grammar/source.h"
 #include "model/answer_format.h"
+#include "model/pooling.h"
 #include "model/tool_reader.h"
 
 namespace gyre {
 
-// The way in which the hidden states of a prompt's rows, after the final norm, become one vector.
-// kFirst: the first row's alone, which in a model that reads forwards knows the first token only.
-enum class Pooling : uint8_t { kMean, kLast, kFirst };
+// Why a request for text to an encoder is refused.
+inline constexpr char kEncoderMakesNoText[] =
+    "this model is an encoder: it makes vectors of texts (/v1/embeddings), and no text, scores or logits";
 
 // What the model says of the prompt's own ids: a PromptTokenEvent for each from position `from` on (docs/scoring.md).
 struct ScoreSettings {

@@ -189,7 +189,7 @@ std::optional<ApiError> ReadEmbed(const ApiContext& context, const HttpRequest& 
   for (const char* name : {"options", "keep_alive"}) fields.Ignore(name);
   if (std::optional<ApiError> error = fields.Finish()) return error;
   Question question;
-  question.embedding = Pooling::kMean;
+  question.embedding = spec.pooling.value_or(Pooling::kMean);
   question.adapter = OllamaAdapter(context, job->model);
   question.tenant = http.caller.tenant;
   for (const std::string& text : texts) {

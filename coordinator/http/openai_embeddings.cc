@@ -16,11 +16,10 @@ namespace {
 
 namespace json = boost::json;
 
-// A choice of a few names, the first of which is the usual one. "" asks for none of them, as null does.
+// A choice of a few names. "" asks for none of them, as null does.
 std::string ReadChoice(JsonFields& fields, const char* name, std::initializer_list<const char*> choices) {
   const std::string value = fields.String(name).value_or("");
-  if (value.empty()) return *choices.begin();
-  if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+  if (!value.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
     fields.Fail(BadRequest(fmt::format("{} is {}; it may be {}", name, value, fmt::join(choices, ", ")), name));
   }
   return value;
@@ -69,7 +68,10 @@ std::optional<ApiError> Read(const ApiContext& context, const HttpRequest& http,
   const std::string pooling = ReadChoice(fields, "pooling", {"mean", "last", "cls"});
   Question question;
   question.adapter = ReadAdapter(fields, context, job->model);
-  question.embedding = pooling == "last" ? Pooling::kLast : pooling == "cls" ? Pooling::kFirst : Pooling::kMean;
+  question.embedding = pooling == "mean"   ? Pooling::kMean
+                       : pooling == "last" ? Pooling::kLast
+                       : pooling == "cls"  ? Pooling::kFirst
+                                           : spec.pooling.value_or(Pooling::kMean);
   job->normalize = fields.Bool("normalize").value_or(true);
   ReadMethods(fields);
   question.tenant = http.caller.tenant;

@@ -179,6 +179,7 @@ Status Service::CompileGrammar(Question& question) const {
 
 StatusOr<Request> Service::MakeRequest(Question question) const {
   GYRE_RETURN_IF_ERROR(CheckSettings(question, limits_.requests, model_.spec().vocab));
+  if (model_.spec().encoder && !question.embedding) return InvalidArgument("{}", kEncoderMakesNoText);
   const bool chat = std::holds_alternative<ChatInput>(question.input);
   Request request;
   GYRE_RETURN_IF_ERROR(ReadPrompt(question, &request));

@@ -32,9 +32,11 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   single_rows_.clear();
   double single_row_macs = 0, row_group_macs = 0;
   for (size_t r = 0; r < rows.size();) {
+    // Their positions rise by one, or are one where all of them see the same.
+    const size_t rise = r + 1 < rows.size() && rows[r + 1].position == rows[r].position ? 0 : 1;
     size_t count = 1;
     while (r + count < rows.size() && rows[r + count].table == rows[r].table &&
-           rows[r + count].position == rows[r].position + count)
+           rows[r + count].position == rows[r].position + rise * count)
       ++count;
     // A decode row is alone in its sequence; a prefill chunk has several rows.
     const bool single = count == 1 && !by_tiles && !kv.values_in_keys;

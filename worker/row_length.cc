@@ -1,0 +1,27 @@
+#include "worker/row_length.h"
+
+namespace gyre {
+
+const PackedWeight& RowLength::OnesOf(size_t n) {
+  Ones& ones = ones_[n];
+  if (ones.packed == nullptr) {
+    ones.host.assign(n, 1.0f);
+    ones.packed = backend_.Pack({.n = 1, .k = n, .data = reinterpret_cast<const std::byte*>(ones.host.data())}, {});
+  }
+  return *ones.packed;
+}
+
+const float* RowLength::Of(const float* x, size_t rows, size_t n, float* unit) {
+  constexpr float kNoLength = 1e-30f;  // a row of zeros stays one
+  backend_.RmsNorm(x, rows, n, nullptr, kNoLength, unit);
+  float* products = products_.EnsureCapacity(backend_.device(), rows * n);
+  float* lengths = lengths_.EnsureCapacity(backend_.device(), rows);
+  // The sum of squares, divided by the length once, is n times the length.
+  backend_.Copy(x, products, rows * n * sizeof(float));
+  backend_.MultiplyInPlace(products, unit, rows * n);
+  backend_.MatMul(products, rows, OnesOf(n), lengths, Arithmetic::kExact);
+  backend_.Scale(lengths, rows, 1 / static_cast<float>(n));
+  return lengths;
+}
+
+}  // namespace gyre
