@@ -145,10 +145,17 @@ void DequantizeRow(const WeightView& w, size_t row, float* out) {
     return;
   }
   if (w.type == DType::kNVFP4) {
-    Dequantize(w.type, data, out, w.k);
     float scale = 0;
     std::memcpy(&scale, w.scales + row * w.k / w.group * sizeof scale, sizeof scale);
-    for (size_t i = 0; i < w.k; ++i) out[i] *= scale;
+    // The scales are multiplied first, as by every processor.
+    const DTypeInfo& info = Info(w.type);
+    CodeBlock c;
+    for (size_t at = 0; at < w.k; at += info.block_elems, data += info.block_bytes) {
+      UnpackCodes(w.type, data, &c);
+      for (size_t i = 0; i < info.block_elems; ++i)
+        out[at + i] =
+            Nvfp4Scale(static_cast<uint8_t>(c.scale[i / 16])) * scale * static_cast<float>(kFp4Doubled[c.q[i]]);
+    }
     return;
   }
   for (size_t i = 0; i < w.k; ++i) {

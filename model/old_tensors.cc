@@ -19,6 +19,10 @@ TensorView MadeView(DType type, std::vector<uint64_t> dims, const TensorView& so
   for (const uint64_t d : dims) elements *= d;
   TensorView v{.type = type, .dims = std::move(dims)};
   v.bytes = elements / Info(type).block_elems * Info(type).block_bytes;
+  if (type == source.type) {  // one for all of it
+    v.scales = source.scales;
+    if (source.scales != nullptr) v.group = elements;
+  }
   v.made = std::make_shared<const MadeTensor>(std::vector<std::span<const std::byte>>{{source.data, source.bytes}},
                                               std::move(make));
   return v;
@@ -90,7 +94,13 @@ Status SplitOldTensors(Gguf* gguf) {
     if (!gguf->tensors().Has(layer + now + ".weight")) layers.push_back(layer);
   }
   for (const std::string& layer : layers) {
+    const std::string stem = layer + old.substr(0, old.rfind('.'));
+    const bool scaled = gguf->tensors().ScaledBy(stem + ".scale") == layer + old;
     GYRE_RETURN_IF_ERROR((latent ? SplitLatent : SplitState)(layer, layer + old, gguf));
+    // The tensors that were made have it.
+    for (const char* end : {".scale", ".input_scale"}) {
+      if (scaled && gguf->tensors().Has(stem + end)) GYRE_RETURN_IF_ERROR(gguf->Replace(stem + end, {}));
+    }
   }
   return absl::OkStatus();
 }

@@ -56,6 +56,8 @@ Status TensorTable::Add(std::string name, TensorView tensor) {
 
 Status TensorTable::AddScales() {
   for (auto& [name, t] : tensors_) {
+    // A part of a file does not show yet whose a scale is.
+    if (t.type == DType::kNVFP4) t.scales = nullptr, t.group = 0;
     const std::string scale = Sibling(name, ".weight", ".scale");
     const TensorView* s = Find(scale);
     if (s == nullptr || ScaledBy(scale) != name) continue;

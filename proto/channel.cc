@@ -38,7 +38,10 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // This also limits the time of an attempt to connect, 20 s by default.
   if (options.impatient) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-  if (options.keepalive) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  if (options.keepalive) {
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream may have nothing to say for long
+  }
   // A machine that lost its power ends no connection. If another one may take its place, this must be noticed soon.
   if (options.impatient) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kShortestPing);

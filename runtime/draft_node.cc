@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "coordinator/engine/request_codec.h"
@@ -20,6 +21,8 @@
 #include "proto/convert.h"
 #include "proto/coordinators.h"
 #include "runtime/model_drafter.h"
+#include "worker/catch_exhausted.h"
+#include "worker/device_room.h"
 #include "worker/node_identity.h"
 
 namespace gyre {
@@ -51,6 +54,7 @@ class DraftNode {
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Drafts::Stub& stub, v1::Cluster::Stub& cluster);
   Status Stay(Stream& stream);
+  StatusOr<uint32_t> TextsThatFit(const v1::DraftsWelcome& welcome) const;
   // What comes before the questions.
   StatusOr<v1::DraftsWelcome> ReadWelcome(Stream& stream, TokenList* target);
   void Serve(const v1::DraftsQuestion& question, ModelDrafter& drafter, Stream& stream);
@@ -113,7 +117,7 @@ Status DraftNode::Attached(v1::Drafts::Stub& stub, v1::Cluster::Stub& cluster) {
     if (!ended) context.TryCancel();
   });
   GYRE_RETURN_IF_ERROR(watcher.status());
-  Status status = Stay(*stream);
+  const Status status = CatchExhausted([&] { return Stay(*stream); });
   // An error of this side ends the call, too.
   if (!status.ok()) context.TryCancel();
   const Status end = FromGrpcAt(stream->Finish(), at_);
@@ -151,6 +155,16 @@ StatusOr<v1::DraftsWelcome> DraftNode::ReadWelcome(Stream& stream, TokenList* ta
   return welcome;
 }
 
+// Of the texts that run at once, as many as memory holds: of others the pages are taken back.
+StatusOr<uint32_t> DraftNode::TextsThatFit(const v1::DraftsWelcome& welcome) const {
+  const std::optional<DeviceRoom> device = options_.device->room();
+  const uint64_t room = device ? RoomForLayers(*device) : AvailableMemory() / 10 * 9;
+  for (uint32_t texts = welcome.texts();; texts = (texts + 1) / 2) {
+    GYRE_ASSIGN_OR_RETURN(const uint64_t bytes, DraftModelBytes(*options_.model, uint64_t{texts} * welcome.context()));
+    if (texts == 1 || room == 0 || bytes <= room) return texts;
+  }
+}
+
 Status DraftNode::Stay(Stream& stream) {
   v1::DraftsEvent event;
   event.mutable_hello()->set_protocol(kControlProtocol);
@@ -160,12 +174,13 @@ Status DraftNode::Stay(Stream& stream) {
   TokenList target;
   GYRE_ASSIGN_OR_RETURN(const v1::DraftsWelcome welcome, ReadWelcome(stream, &target));
   if (welcome.context() == 0) return absl::OkStatus();
+  GYRE_ASSIGN_OR_RETURN(const uint32_t texts, TextsThatFit(welcome));
   GYRE_ASSIGN_OR_RETURN(const auto drafter, ModelDrafter::Open({.model = options_.model,
                                                                 .target = std::move(target),
                                                                 .target_name = Printable(welcome.model()),
                                                                 .device = options_.device,
                                                                 .context = welcome.context(),
-                                                                .texts = welcome.texts()}));
+                                                                .texts = texts}));
   event.set_ready(true);
   if (!stream.Write(event)) return absl::OkStatus();
   Say(fmt::format("drafts for {} at {} as {}", Printable(welcome.model()), at_, name_));
@@ -187,7 +202,9 @@ void DraftNode::Serve(const v1::DraftsQuestion& question, ModelDrafter& drafter,
     stream.Write(event);
   };
   const size_t size = static_cast<size_t>(question.tokens_size());
-  const bool wrong = size == 0 || question.assumed() > size || question.first() > kMostContext ||
+  SamplingParams sampling = DecodeRequest(question.settings()).sampling;
+  const bool wrong = size == 0 || !sampling.Validate(options_.model->spec().vocab).ok() || question.assumed() > size ||
+                     question.first() > kMostContext ||
                      std::any_of(question.tokens().begin(), question.tokens().end(), [](int32_t id) { return id < 0; });
   if (wrong) return answer({});
   drafter.Draft({.seq = SeqId{question.text()},
@@ -196,7 +213,7 @@ void DraftNode::Serve(const v1::DraftsQuestion& question, ModelDrafter& drafter,
                  .assumed = question.assumed(),
                  .prompt = question.prompt(),
                  .most = std::min(question.most(), kMostDrafts),
-                 .sampling = DecodeRequest(question.settings()).sampling},
+                 .sampling = std::move(sampling)},
                 answer);
 }
 

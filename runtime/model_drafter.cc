@@ -67,7 +67,10 @@ StatusOr<std::shared_ptr<ModelDrafter>> ModelDrafter::Open(const ModelDrafterOpt
 
 Status ModelDrafter::Load() {
   const Model& model = *options_.model;
-  const uint32_t blocks = options_.texts * ((options_.context + kDraftBlock - 1) / kDraftBlock);
+  const uint64_t wanted = uint64_t{options_.texts} * ((uint64_t{options_.context} + kDraftBlock - 1) / kDraftBlock);
+  if (wanted > (1u << 30))
+    return InvalidArgument("{} texts of {} positions are too many", options_.texts, options_.context);
+  const auto blocks = static_cast<uint32_t>(wanted);
   backend_ = options_.device->NewBackend();
   StageParts parts{.model = options_.model,
                    .range = {0, static_cast<int>(model.spec().layers.size())},

@@ -29,6 +29,7 @@ class RemoteDrafterTest : public ::testing::Test {
   struct Worker {
     uint64_t number = 0;
     std::vector<Question> asked;
+    Status end;  // why it was displaced
   };
   // What came of a question.
   struct Waiting {
@@ -50,10 +51,13 @@ class RemoteDrafterTest : public ::testing::Test {
     drafter_ = *std::move(drafter);
   }
   Status Attach(Worker* worker, const std::string& name = "w") {
-    auto number =
-        drafter_->Attach({.name = name, .ask = [worker](uint64_t n, DraftQuestion q, std::vector<SeqId> ended) {
-                            worker->asked.push_back({n, std::move(q), std::move(ended)});
-                          }});
+    auto number = drafter_->Attach({.name = name,
+                                    .ask =
+                                        [worker](uint64_t n, DraftQuestion q, std::vector<SeqId> ended) {
+                                          worker->asked.push_back({n, std::move(q), std::move(ended)});
+                                        },
+                                    .displaced = [worker](const Status& why) { worker->end = why; },
+                                    .accepted = {}});
     if (number.ok()) worker->number = *number;
     return number.status();
   }
@@ -139,8 +143,9 @@ TEST_F(RemoteDrafterTest, ALateWorkerIsNotWaitedFor) {
 
 TEST_F(RemoteDrafterTest, OnlyALateWorkerGivesWayToAnother) {
   Start(milliseconds(20));
-  Worker worker, next;
+  Worker worker, next, same;
   ASSERT_TRUE(Attach(&worker, "first").ok());
+  EXPECT_TRUE(drafter_->CheckAttach("first").ok());
   const Status refused = Attach(&next, "second");
   EXPECT_TRUE(absl::IsFailedPrecondition(refused));
   EXPECT_EQ(Message(refused), "first drafts for this coordinator already");
@@ -151,6 +156,12 @@ TEST_F(RemoteDrafterTest, OnlyALateWorkerGivesWayToAnother) {
   drafter_->Answer(worker.number, worker.asked[0].number, {5});
   Ask(1, 1, {2});
   EXPECT_EQ(next.asked.size(), 1u);
+  EXPECT_EQ(Message(worker.end), "it was late, and second drafts now");
+  EXPECT_TRUE(absl::IsUnavailable(worker.end));
+  // The same one may come back before its end was noticed.
+  ASSERT_TRUE(Attach(&same, "second").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(next.end)) << next.end;
+  EXPECT_TRUE(drafter_->ready());
 }
 
 TEST_F(RemoteDrafterTest, NothingIsAnsweredAfterItsEnd) {

@@ -14,6 +14,7 @@
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/hf_folder.h"
 #include "tests/testing/safetensors_writer.h"
+#include "worker/layer.h"
 
 namespace gyre {
 namespace {
@@ -133,6 +134,15 @@ TEST_F(HfValuesTest, PackedFloatsOf4BitsAreTheirValues) {
     EXPECT_EQ((*model)->tensors().Has("blk.0.attn_output.scale"), path != folder_);
     const auto w = (*model)->Layer(0);
     ASSERT_TRUE(w.ok()) << w.status();
+    if (path == folder_) {  // exact products read what was made of the file
+      const auto backend = MakeCpuDevice(Isa::kRef, 1)->NewBackend();
+      for (const bool exact : {false, true}) {
+        const auto layer = LoadLayer(
+            **model, 0, *backend, [](size_t) {}, exact);
+        ASSERT_TRUE(layer.ok()) << layer.status();
+        if (exact) EXPECT_FALSE((*layer)->weights.made.empty());
+      }
+    }
     std::vector<float> row(k);
     for (const Packed& p : all) {
       const WeightView& view = w->matrix(p.slot);

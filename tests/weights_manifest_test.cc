@@ -8,8 +8,10 @@
 #include <random>
 
 #include "model/mapped_file.h"
+#include "model/quantize.h"
 #include "model/tensor_table.h"
 #include "tests/testing/safetensors_writer.h"
+#include "tests/testing/temp_folder.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/weights_fixture.h"
 
@@ -38,6 +40,34 @@ TEST(ManifestTest, PiecesTileTheFileAndEveryTensorIsThere) {
   for (const auto& [name, tensor] : model->tensors().all()) matrices += tensor.dims.size() > 1;
   EXPECT_EQ(tensors.size(), matrices) << "vectors come with the header, as opening may read them";
   EXPECT_LT(manifest->HeaderBytes(), manifest->files[0].size / 2);
+}
+
+// A scale of NVFP4 is read with its weight, wherever in the file it lies: here behind another layer's.
+TEST(ManifestTest, SecondScalesBelongToTheirWeights) {
+  const testing::TinyModelFile tiny;
+  const testing::TempFolder folder;
+  const std::string path = folder.path() + "/nv.gguf";
+  ASSERT_TRUE(QuantizeFile(tiny.path(), path, {.type = "NVFP4", .threads = 1}).ok());
+  const auto model = testing::Opened(path);
+  const auto manifest = testing::ManifestOf(model);
+  const auto bytes = testing::BytesOf(model)->bytes[0];
+  size_t scaled = 0;
+  for (const ManifestTensor& t : manifest->tensors) {
+    const TensorView* view = model->tensors().Find(t.name);
+    if (view->scales == nullptr) continue;
+    ++scaled;
+    const auto offset = static_cast<uint64_t>(view->scales - bytes.data());
+    ASSERT_EQ(t.extents.size(), 2u) << t.name;
+    EXPECT_EQ(t.extents[1].offset, offset);
+    EXPECT_EQ(t.extents[1].bytes, 4u);
+    bool owned = false;
+    for (const Piece& p : manifest->pieces) {
+      if (p.at.offset <= offset && offset < p.at.offset + p.at.bytes)
+        owned = p.tensor != kHeaderPiece && manifest->tensors[p.tensor].name == t.name;
+    }
+    EXPECT_TRUE(owned) << t.name;
+  }
+  EXPECT_GT(scaled, 4u);
 }
 
 TEST(ManifestTest, IsTheSameWhateverTheFileIsCalled) {

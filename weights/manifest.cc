@@ -18,7 +18,7 @@
 namespace gyre {
 namespace {
 
-constexpr char kMagic[8] = {'G', 'Y', 'R', 'E', 'M', 'A', 'N', '2'};
+constexpr char kMagic[8] = {'G', 'Y', 'R', 'E', 'M', 'A', 'N', '3'};
 constexpr uint32_t kMostFiles = 100'000;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // of all files
 constexpr size_t kMostName = 512;
@@ -38,8 +38,10 @@ bool IsReadAtOpening(const std::string& name, const TensorView& t) {
   return t.dims.size() <= 1 || name.rfind("rope_", 0) == 0;
 }
 
-// A gap of fewer bytes between two tensors is padding, and belongs to the first one.
+// A gap of fewer bytes between two tensors is padding, and belongs to the first one. Files of safetensors have none:
+// there it is a tensor of one number, which is read at opening.
 constexpr uint64_t kPadding = 64;
+uint64_t PaddingOf(const std::string& file) { return file.ends_with(".safetensors") ? 0 : kPadding; }
 
 // The layer of "blk.N.xxx", -1 for other names.
 int LayerOfTensor(const std::string& name) {
@@ -91,7 +93,7 @@ Status CutIntoPieces(Manifest* m) {
       add(o.at.offset - at, kHeaderPiece);
       const uint64_t end = o.at.offset + o.at.bytes;
       const uint64_t next = i + 1 < owned.size() ? owned[i + 1].at.offset : m->files[f].size;
-      add(o.at.bytes + (next > end && next - end < kPadding ? next - end : 0), o.tensor);
+      add(o.at.bytes + (next > end && next - end < PaddingOf(m->files[f].name) ? next - end : 0), o.tensor);
     }
     add(m->files[f].size - at, kHeaderPiece);
   }
@@ -236,8 +238,9 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
     const Extent data = Locate(bytes, t.data, t.bytes);
     if (data.bytes == 0) continue;  // opening makes it of what it read
     tensor.extents.push_back(data);
-    if (t.scales != nullptr && t.group > 0 && t.type != DType::kNVFP4) {  // whose few were read at opening
-      const Extent scales = Locate(bytes, t.scales, t.bytes / t.group * 4);
+    if (t.scales != nullptr && t.group > 0) {
+      const Extent scales =
+          Locate(bytes, t.scales, t.bytes / Info(t.type).block_bytes * Info(t.type).block_elems / t.group * 4);
       if (scales.bytes > 0) tensor.extents.push_back(scales);
     }
     m.tensors.push_back(std::move(tensor));

@@ -232,7 +232,8 @@ static std::shared_ptr<const PackedWeight> PackFrom(const std::vector<std::share
   return packed;
 }
 
-StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done) {
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done,
+                                           bool exact) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec = model.spec().LayerOf(index);
@@ -284,7 +285,7 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     for (const LowRankWeights& p : adapter)
       packed.push_back({.slot = p.slot, .a = pack(p.a), .b = pack(p.b), .scale = p.scale});
   }
-  if (!in_place) layer->weights.made.clear();
+  if (!in_place && !exact) layer->weights.made.clear();
   layer->vectors = DeviceVectors::Upload(layer->weights.vectors, queue);
   queue.Finish();
   return layer;

@@ -197,7 +197,10 @@ using BytesDone = std::function<void(size_t)>;
 
 // Return the errors of the lookups. Call `done` with the number of source bytes that were packed. Everything is on the
 // device when they return.
-StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done);
+// `exact`: the layer computes with f32 activations, which reads weights as the file has them: they stay in memory also
+// where the file has them in another order.
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done,
+                                           bool exact = false);
 StatusOr<std::shared_ptr<MtpHead>> LoadMtp(const Model& model, Backend& queue, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done);
 

@@ -71,7 +71,7 @@ Status LayerWalk::LoadLayer(int layer) {
   return CatchExhausted([&]() -> Status {
     const int first = HasSameInput(layer) ? layer - 1 : layer;
     for (int i = first; i <= layer; ++i) {
-      GYRE_ASSIGN_OR_RETURN(auto loaded, gyre::LoadLayer(*model_, i, *backend_, kNothing));
+      GYRE_ASSIGN_OR_RETURN(auto loaded, gyre::LoadLayer(*model_, i, *backend_, kNothing, options_.exact));
       loaded_.push_back(std::move(loaded));
     }
     return absl::OkStatus();

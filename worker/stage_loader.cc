@@ -403,7 +403,7 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
     std::shared_ptr<Layer> layer = present.Find(i);
     if (layer == nullptr) {
       if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, [&] { return Cancelled(epoch); }));
-      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, queue, Loaded(epoch)));
+      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, queue, Loaded(epoch), options_.exact));
       ++loaded;
     } else if (layer->pages != nullptr && (request.fresh || !layer->pages->Fits(layer->spec, size))) {
       layer = layer->Weights();

@@ -6,6 +6,11 @@
 #include "base/thread.h"
 
 namespace gyre {
+namespace {
+
+constexpr Duration kMostPatience = std::chrono::seconds(1);
+
+}  // namespace
 
 StatusOr<std::shared_ptr<RemoteDrafter>> RemoteDrafter::Start(Duration patience) {
   std::shared_ptr<RemoteDrafter> drafter(new RemoteDrafter(patience));
@@ -15,14 +20,31 @@ StatusOr<std::shared_ptr<RemoteDrafter>> RemoteDrafter::Start(Duration patience)
 
 RemoteDrafter::~RemoteDrafter() { Stop(); }
 
+Status RemoteDrafter::MayAttach(const std::string& name) const {
+  if (stopped_) return Unavailable("the coordinator stops");
+  if (stream_ && !late_ && stream_->name != name)
+    return FailedPrecondition("{} drafts for this coordinator already", stream_->name);
+  return absl::OkStatus();
+}
+
+Status RemoteDrafter::CheckAttach(const std::string& name) {
+  MutexLock lock(&mutex_);
+  return MayAttach(name);
+}
+
 StatusOr<uint64_t> RemoteDrafter::Attach(Stream stream) {
-  std::map<uint64_t, Asked> owed;
+  Answers owed;
   uint64_t number = 0;
+  const std::string name = stream.name;
   {
     MutexLock lock(&mutex_);
-    if (stopped_) return Unavailable("the coordinator stops");
-    if (stream_ && !late_) return FailedPrecondition("{} drafts for this coordinator already", stream_->name);
-    owed = std::exchange(asked_, {});
+    GYRE_RETURN_IF_ERROR(MayAttach(name));
+    owed = TakeOwed();
+    // Under the lock, for which a stream's end waits.
+    if (stream_ && stream_->displaced) {
+      stream_->displaced(stream_->name == name ? FailedPrecondition("another process drafts as {} now", name)
+                                               : Unavailable("it was late, and {} drafts now", name));
+    }
     stream_ = std::move(stream);
     number = ++number_;
     late_ = false;
@@ -30,28 +52,46 @@ StatusOr<uint64_t> RemoteDrafter::Attach(Stream stream) {
     ended_.clear();
     SetReady();
   }
-  AnswerWithout(owed);
+  Call(owed);
   return number;
 }
 
-void RemoteDrafter::AnswerWithout(const std::map<uint64_t, Asked>& owed) {
-  for (const auto& [number, asked] : owed) {
-    if (asked.answer) asked.answer({});
-  }
+void RemoteDrafter::CheckStream() {
+  MutexLock lock(&mutex_);
+  if (!stream_ || !stream_->accepted) return;
+  if (const Status status = stream_->accepted(); !status.ok() && stream_->displaced) stream_->displaced(status);
 }
 
 void RemoteDrafter::Detach(uint64_t stream) {
-  std::map<uint64_t, Asked> owed;
+  Answers owed;
   {
     MutexLock lock(&mutex_);
     if (stream != number_) return;  // another one took its place
     stream_.reset();
     late_ = false;
     SetReady();
-    owed = std::exchange(asked_, {});
-    if (stopped_) return;
+    owed = TakeOwed();
   }
-  AnswerWithout(owed);
+  Call(owed);
+}
+
+RemoteDrafter::Answers RemoteDrafter::TakeOwed() {
+  Answers out;
+  for (auto& [number, asked] : std::exchange(asked_, {})) {
+    if (asked.answer && !stopped_) out.emplace_back([answer = std::move(asked.answer)] { answer({}); });
+  }
+  if (!out.empty()) ++calling_;
+  return out;
+}
+
+void RemoteDrafter::Call(const Answers& answers) {
+  if (answers.empty()) return;
+  for (const auto& answer : answers) answer();
+  {
+    MutexLock lock(&mutex_);
+    --calling_;
+  }
+  changed_.SignalAll();
 }
 
 void RemoteDrafter::Draft(DraftQuestion question, std::function<void(std::vector<TokenId>)> answer) {
@@ -67,10 +107,10 @@ void RemoteDrafter::Draft(DraftQuestion question, std::function<void(std::vector
         question.tokens = text.tokens;
       }
       const Deadline now = Clock::now();
-      const Duration patience = patience_ + 4 * each() * question.most;
+      const Duration patience = std::min(patience_ + 4 * each() * question.most, std::max(patience_, kMostPatience));
       asked_[++questions_] = {.answer = std::move(answer), .most = question.most, .at = now, .until = now + patience};
       stream_->ask(questions_, std::move(question), std::exchange(ended_, {}));
-      changed_.Signal();
+      changed_.SignalAll();
       return;
     }
   }
@@ -78,25 +118,28 @@ void RemoteDrafter::Draft(DraftQuestion question, std::function<void(std::vector
 }
 
 void RemoteDrafter::Answer(uint64_t stream, uint64_t number, std::vector<TokenId> drafts) {
-  std::function<void(std::vector<TokenId>)> answer;
+  Answers answers;
   {
     MutexLock lock(&mutex_);
     const auto it = asked_.find(number);
     if (stream != number_ || it == asked_.end()) return;
-    if (drafts.size() > it->second.most) drafts.resize(it->second.most);
-    if (!drafts.empty()) {
-      const int64_t took = std::chrono::nanoseconds(Clock::now() - it->second.at).count() /
-                           static_cast<int64_t>(drafts.size()),
+    Asked& asked = it->second;
+    if (drafts.size() > asked.most) drafts.resize(asked.most);
+    if (asked.answer && !drafts.empty()) {  // one that came too late says nothing of those that are waited for
+      const int64_t took =
+                        std::chrono::nanoseconds(Clock::now() - asked.at).count() / static_cast<int64_t>(drafts.size()),
                     before = each_;
       each_ = before == 0 ? took : before + (std::min(took, 4 * before) - before) / 8;
     }
-    answer = std::move(it->second.answer);
+    if (asked.answer && !stopped_) {
+      answers.emplace_back([answer = std::move(asked.answer), drafts = std::move(drafts)] { answer(drafts); });
+      ++calling_;
+    }
     asked_.erase(it);
     late_ = std::any_of(asked_.begin(), asked_.end(), [](const auto& one) { return !one.second.answer; });
     SetReady();
-    if (stopped_) return;
   }
-  if (answer) answer(std::move(drafts));
+  Call(answers);
 }
 
 void RemoteDrafter::End(SeqId seq) {
@@ -110,14 +153,15 @@ void RemoteDrafter::Stop() {
     stopped_ = true;
     stream_.reset();
     SetReady();
+    changed_.SignalAll();
+    while (calling_ > 0) changed_.Wait(&mutex_);
   }
-  changed_.Signal();
   if (thread_.joinable()) thread_.join();
 }
 
 void RemoteDrafter::Loop() {
   for (;;) {
-    std::vector<std::function<void(std::vector<TokenId>)>> due;
+    Answers due;
     {
       MutexLock lock(&mutex_);
       if (stopped_) return;
@@ -129,7 +173,7 @@ void RemoteDrafter::Loop() {
           next = std::min(next, asked.until);
           continue;
         }
-        due.push_back(std::exchange(asked.answer, nullptr));
+        due.emplace_back([answer = std::exchange(asked.answer, nullptr)] { answer({}); });
         late_ = true;
       }
       SetReady();
@@ -137,8 +181,9 @@ void RemoteDrafter::Loop() {
         changed_.WaitUntil(&mutex_, next);
         continue;
       }
+      ++calling_;
     }
-    for (const auto& answer : due) answer({});
+    Call(due);
   }
 }
 

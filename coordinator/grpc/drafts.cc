@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -24,12 +25,16 @@ namespace {
 // Messages that wait for the network: a worker that takes in nothing more is given up.
 constexpr size_t kMostWaiting = 10000;
 constexpr size_t kMostName = 256;
+constexpr int kMostStreams = 16;           // each may have a vocabulary on its way
 constexpr TokenId kTokensAMessage = 4096;  // of the vocabulary
 
 class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::DraftsCommand> {
  public:
-  DraftsReactor(grpc::CallbackServerContext* context, const GrpcServerOptions& options, const Model& model)
-      : context_(context), options_(options), model_(model) {
+  // streams: how many there are.
+  DraftsReactor(grpc::CallbackServerContext* context, const GrpcServerOptions& options, const Model& model,
+                std::atomic<int>& streams)
+      : context_(context), options_(options), model_(model), streams_(streams) {
+    ++streams_;
     StartRead(&event_);
   }
 
@@ -47,6 +52,7 @@ class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::Drafts
   void OnCancel() override {}
   void OnDone() override {
     Detach();
+    --streams_;
     delete this;
   }
 
@@ -73,9 +79,11 @@ class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::Drafts
     if (caller && caller->name != hello.name())
       return FailedPrecondition("it calls itself {}, its certificate is that of {}", Printable(hello.name()),
                                 Describe(*caller));
+    if (streams_ > kMostStreams) return Unavailable("{} other workers ask to draft", streams_ - 1);
     if (options_.drafter == nullptr)
       return FailedPrecondition(
           "this coordinator takes no drafts of others: it has a draft model itself, or --speculation says so");
+    GYRE_RETURN_IF_ERROR(options_.drafter->CheckAttach(Printable(hello.name())));
     name_ = Printable(hello.name());
     const Tokenizer* tokenizer = model_.tokenizer();
     v1::DraftsCommand command;
@@ -99,15 +107,19 @@ class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::Drafts
   }
   gyre::Status OnReady() {
     if (number_ != 0) return InvalidArgument("it was ready already");
-    GYRE_ASSIGN_OR_RETURN(
-        number_, options_.drafter->Attach({.name = name_, .ask = [this](auto... of) { Ask(std::move(of)...); }}));
+    GYRE_ASSIGN_OR_RETURN(number_,
+                          options_.drafter->Attach({.name = name_,
+                                                    .ask = [this](auto... of) { Ask(std::move(of)...); },
+                                                    .displaced = [this](const gyre::Status& why) { Displace(why); },
+                                                    .accepted = [this] { return Accepted(); }}));
     Log(LogLevel::kInfo, "{} drafts for this coordinator", name_);
     return absl::OkStatus();
   }
+  gyre::Status Accepted() const {
+    if (options_.identity == nullptr) return absl::OkStatus();
+    return CheckCaller(*context_->auth_context(), *options_.identity->current()).status();
+  }
   void Ask(uint64_t number, DraftQuestion q, std::vector<SeqId> ended) {
-    // A question has what people write.
-    if (options_.identity != nullptr && !CheckCaller(*context_->auth_context(), *options_.identity->current()).ok())
-      return context_->TryCancel();
     v1::DraftsCommand command;
     v1::DraftsQuestion& out = *command.mutable_question();
     out.set_number(number);
@@ -122,6 +134,15 @@ class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::Drafts
     *out.mutable_settings() = EncodeRequest(settings);
     for (const SeqId seq : ended) out.add_ended(static_cast<uint64_t>(seq));
     Write(std::move(command));
+  }
+  // The stream ends, with this reason. Any thread.
+  void Displace(const gyre::Status& why) {
+    {
+      MutexLock lock(&mutex_);
+      if (std::exchange(finished_, true)) return;
+    }
+    Log(LogLevel::kInfo, "{} drafts no more: {}", name_, Message(why));
+    Finish(ToGrpc(why));
   }
   void Write(v1::DraftsCommand command) {
     MutexLock lock(&mutex_);
@@ -150,6 +171,7 @@ class DraftsReactor : public grpc::ServerBidiReactor<v1::DraftsEvent, v1::Drafts
   grpc::CallbackServerContext* const context_;
   const GrpcServerOptions& options_;
   const Model& model_;
+  std::atomic<int>& streams_;
   v1::DraftsEvent event_;
   std::string name_;     // once it has said hello
   uint64_t number_ = 0;  // RemoteDrafter's, once it is ready
@@ -162,12 +184,13 @@ class DraftsService : public v1::Drafts::CallbackService {
  public:
   DraftsService(const GrpcServerOptions& options, const Model& model) : options_(options), model_(model) {}
   grpc::ServerBidiReactor<v1::DraftsEvent, v1::DraftsCommand>* Draft(grpc::CallbackServerContext* context) override {
-    return new DraftsReactor(context, options_, model_);
+    return new DraftsReactor(context, options_, model_, streams_);
   }
 
  private:
   const GrpcServerOptions& options_;
   const Model& model_;
+  std::atomic<int> streams_{0};
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "coordinator/grpc/server.h"
+#include "coordinator/engine/remote_drafter.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -6,6 +7,7 @@
 #include <thread>
 
 #include "base/thread.h"
+#include "coordinator/engine/remote_drafter.h"
 #include "coordinator/grpc/port.h"
 #include "coordinator/grpc/services.h"
 #include "coordinator/service/status_reply.h"
@@ -164,7 +166,10 @@ class CallbackServer : public GrpcServer {
       // Woken late, the process itself was held up, by a suspended or crowded machine: others' silence means nothing
       // then.
       const Duration late = Clock::now() - wake;
-      if (port_->UpdateIdentity()) attached_.CheckCallers(*options_.identity->current());
+      if (port_->UpdateIdentity()) {
+        attached_.CheckCallers(*options_.identity->current());
+        if (options_.drafter != nullptr) options_.drafter->CheckStream();
+      }
       attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
     }
   }

@@ -135,6 +135,9 @@ class Loader {
     } else if (t.dtype == "U8" && all_.contains(name + "_scale")) {
       if (Ends(renamed, ".attn_qkvz.weight") || Ends(renamed, ".attn_kv_b.weight"))
         return Unimplemented("4-bit floats in a tensor whose rows are reordered");
+      // What layers have is made when they are read.
+      if (!renamed.starts_with("blk.") || renamed.find(".nextn.") != std::string::npos)
+        return Unimplemented("4-bit floats in an embedding or an output matrix");
       GYRE_RETURN_IF_ERROR(PackedFp4(name, t, &v));
     } else {
       return Unimplemented(
@@ -302,6 +305,8 @@ class Loader {
     const uint64_t n = t.shape[0], k = t.shape[1], down = (n + kSide - 1) / kSide, across = (k + kSide - 1) / kSide;
     GYRE_ASSIGN_OR_RETURN(std::vector<float> scales, ToFloats(it->second));
     if (scales.size() == 1) {  // one for the whole tensor, as Ministral 3 has it
+      if (!(scales[0] > 0) || !std::isfinite(scales[0]))
+        return DataLoss("{} is {}, expected a number above 0", it->first, scales[0]);
       scales.assign(down * across, scales[0]);
     } else if (Ends(it->first, "_scale")) {
       return Unimplemented(

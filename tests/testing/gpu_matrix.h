@@ -46,6 +46,7 @@ class GpuMatrix {
     if (sizes_.bytes() == 0) return;
     matrix_.data = nullptr;
     cuda::DescribeTiles(w.type, w.k, sizes_, tiles_.data(), &matrix_.tiles);
+    matrix_.tiles.by *= WholeScale(w);
     // In two parts, as a large matrix comes.
     const size_t first = w.n > 16 ? 16 : w.n;
     cuda::PackRows(nullptr, matrix_, 0, first, bytes_.data());
