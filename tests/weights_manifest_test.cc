@@ -50,7 +50,9 @@ TEST(ManifestTest, SecondScalesBelongToTheirWeights) {
   ASSERT_TRUE(QuantizeFile(tiny.path(), path, {.type = "NVFP4", .threads = 1}).ok());
   const auto model = testing::Opened(path);
   const auto manifest = testing::ManifestOf(model);
-  const auto bytes = testing::BytesOf(model)->bytes[0];
+  const auto files = BytesOf(model);
+  ASSERT_TRUE(files.ok());
+  const auto bytes = files->bytes[0];
   size_t scaled = 0;
   for (const ManifestTensor& t : manifest->tensors) {
     const TensorView* view = model->tensors().Find(t.name);
