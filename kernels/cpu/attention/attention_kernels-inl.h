@@ -9,6 +9,7 @@
 
 #include "base/kv_type.h"
 #include "kernels/cpu/isa/float_kernels-inl.h"
+#include "kernels/cpu/attention/kv_loads-inl.h"
 #include "kernels/cpu/attention/kv_span.h"
 
 namespace gyre::cpu {
@@ -22,88 +23,20 @@ template <size_t A, size_t B, typename Fn>
           [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
-// Loads up to a register of codes of 4 bits, which lie `shift` bits up in successive bytes.
-template <typename V, bool whole>
-typename V::T LoadNibbles(const std::byte* from, int shift, size_t n) {
-  typedef uint8_t Codes __attribute__((vector_size(V::kLanes)));
-  Codes codes{};
-  if constexpr (whole)
-    __builtin_memcpy(&codes, from, sizeof codes);
-  else
-    __builtin_memcpy(&codes, from, n);
-  codes =
-      ((codes >> static_cast<unsigned char>(shift)) & static_cast<unsigned char>(15)) - static_cast<unsigned char>(8);
-  return V::LoadInt8(reinterpret_cast<const int8_t*>(&codes));
-}
-
-// Reads a register of bytes as two registers of codes of 4 bits times a scale; every product is exact.
-template <typename V>
-class AnyNibbles {
- public:
-  explicit AnyNibbles(float scale) : scale_(V::Broadcast(scale)) {}
-  void Load(const std::byte* from, typename V::T& low, typename V::T& high) const {
-    low = V::Mul(scale_, LoadNibbles<V, true>(from, 0, V::kLanes));
-    high = V::Mul(scale_, LoadNibbles<V, true>(from, 4, V::kLanes));
-  }
-
- private:
-  typename V::T scale_;
-};
-template <typename V>
-struct NibblesFor {
-  using Type = AnyNibbles<V>;
-};
-template <typename V>
-  requires requires { typename V::Nibbles; }
-struct NibblesFor<V> {
-  using Type = typename V::Nibbles;
-};
-
-// Loads up to a register of elements. REQUIRES: a type without scales, or q8_0, whose codes it gives.
-template <typename V, KvType type, bool whole = true>
-typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) {
-  static_assert(type != KvType::kQ4_0);
-  if constexpr (type == KvType::kQ8_0) {
-    const auto* from = reinterpret_cast<const int8_t*>(span.values) + at;
-    if constexpr (whole)
-      return V::LoadInt8(from);
-    else
-      return V::LoadInt8Tail(from, n);
-  } else {
-    constexpr FloatType as = type == KvType::kF32   ? FloatType::kF32
-                             : type == KvType::kF16 ? FloatType::kF16
-                                                    : FloatType::kBf16;
-    if constexpr (whole)
-      return LoadWeights<V, as>(span.values, at);
-    else
-      return LoadWeightsTail<V, as>(span.values, at, n);
-  }
-}
-
-// Loads element d of up to a register of keys, from position j on.
-template <typename V, KvType type>
-typename V::T LoadKeys(const KvSpan& span, size_t d, size_t stride, size_t j, size_t n) {
-  if constexpr (type == KvType::kQ4_0)
-    return LoadNibbles<V, false>(span.values + KvNibbleByte(d) * stride + j, KvNibbleShift(d), n);
-  else
-    return LoadElements<V, type, false>(span, d * stride + j, n);
-}
-
-// Loads the scales of block b of up to a register of keys, from position j on.
-template <typename V, bool whole>
-typename V::T LoadKeyScales(const KvSpan& span, size_t b, size_t stride, size_t j, size_t n) {
-  const uint16_t* from = reinterpret_cast<const uint16_t*>(span.scales) + b * stride + j;
-  if constexpr (whole)
-    return V::LoadHalf(from);
-  else
-    return V::LoadHalfTail(from, n);
-}
-
 // Where to prefetch from: the next span, at the same offset that the current one is read at. Pages are short, so the
 // hardware prefetcher restarts too often to run far enough ahead. Without a next span, and in kernels that pass over
 // the pages several times, 512 bytes further in the same span.
 inline const std::byte* PrefetchFrom(const KvSpan& span, const KvSpan* next) {
   return next != nullptr ? next->values : span.values + 512;
+}
+
+// Prefetches the scales of the spans that are read next: `elements` of each.
+inline void PrefetchScales(const KvSpans& spans, size_t elements) {
+  if (spans.next == nullptr) return;
+  for (size_t p = 0; p < spans.pages; ++p) {
+    for (size_t byte = 0; byte < elements / kKvBlock * sizeof(uint16_t); byte += 64)
+      __builtin_prefetch(spans.next[p].scales + byte);
+  }
 }
 
 // Scores of R queries against positions [j, j + n) of each of P pages; n is at most one register.
@@ -174,7 +107,7 @@ void ScaledScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t
           const typename V::T by = V::Broadcast(x[r * head_dim]);
           for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(by, low[p], sum[p][r]);
         }
-        for (size_t r = 0; type == KvType::kQ4_0 && r < R; ++r) {
+        for (size_t r = 0; type == KvType::kQ4_0Plain && r < R; ++r) {
           const typename V::T by = V::Broadcast(x[r * head_dim + kKvBlock / 2]);
           for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(by, high[p], sum[p][r]);
         }
@@ -231,7 +164,7 @@ void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, f
 
 template <typename V>
 void ExpandKeys(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
-  WithKvType(keys.type, [&]<KvType type>() { ExpandKeysTyped<V, type>(keys, stride, n, dims, out); });
+  WithUnrotatedKvType(keys.type, [&]<KvType type>() { ExpandKeysTyped<V, type>(keys, stride, n, dims, out); });
 }
 
 template <typename V, KvType type, size_t R, size_t P>
@@ -262,7 +195,7 @@ void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride
       ScoresRows<V, type, R, P>(q + r * head_dim, spans, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
-  if constexpr (P > 1 && type != KvType::kQ4_0) {  // whose two registers of codes leave too few for six
+  if constexpr (P > 1 && type != KvType::kQ4_0Plain) {  // whose two registers of codes leave too few for six
     if (rows >= kManyQueries) take.template operator()<6>();
   }
   take.template operator()<4>();
@@ -274,6 +207,7 @@ template <typename V, KvType type>
 void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
                  size_t lds) {
   constexpr size_t P = V::kPageStreams;
+  if constexpr (KvHasScales(type)) PrefetchScales(spans, stride * head_dim);
   size_t p = 0;
   for (; p + P <= spans.pages; p += P) {
     const KvSpan* next = P == kPagesPerBatch && spans.next != nullptr ? spans.next + p : nullptr;
@@ -286,37 +220,8 @@ void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t strid
 template <typename V>
 void Scores(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
             size_t lds) {
-  WithKvType(spans.at->type,
-             [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
-}
-
-// The element that begins register c of a pass from element `at` on. Registers of q4_0 are pairs, whose elements lie in
-// the same bytes, half a block apart.
-template <typename V, KvType type>
-constexpr size_t RegisterAt(size_t at, size_t c) {
-  if constexpr (type != KvType::kQ4_0) return at + c * V::kLanes;
-  const size_t byte = at / 2 + c / 2 * V::kLanes;
-  return byte / (kKvBlock / 2) * kKvBlock + byte % (kKvBlock / 2) + c % 2 * (kKvBlock / 2);
-}
-
-// Loads C registers of a value from element `at` on; `first` is the value's first element in the span. `scales` (types
-// with scales only): the f32 scales of the span's blocks.
-template <typename V, KvType type, size_t C>
-[[gnu::always_inline]] inline void LoadValue(const KvSpan& span, size_t first, size_t at, const float* scales,
-                                             typename V::T (&v)[C]) {
-  if constexpr (type == KvType::kQ4_0) {
-    static_assert(C % 2 == 0);
-    Each<0>(std::make_index_sequence<C / 2>(), [&](auto pair) {
-      const typename NibblesFor<V>::Type nibbles(scales[(first + RegisterAt<V, type>(at, 2 * pair)) / kKvBlock]);
-      nibbles.Load(span.values + (first + at) / 2 + pair * V::kLanes, v[2 * pair], v[2 * pair + 1]);
-    });
-  } else {
-    for (size_t c = 0; c < C; ++c) {
-      const size_t element = first + at + c * V::kLanes;
-      v[c] = LoadElements<V, type>(span, element);
-      if constexpr (KvHasScales(type)) v[c] = V::Mul(v[c], V::Broadcast(scales[element / kKvBlock]));
-    }
-  }
+  WithUnrotatedKvType(spans.at->type,
+                      [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
 }
 
 // acc += weights * values for R queries and C registers of elements. `scales` (types with scales only): the f32 scales
@@ -354,7 +259,7 @@ void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const 
 template <typename V, KvType type, size_t R>
 void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
                   float* acc) {
-  constexpr size_t P = V::kPageStreams, kLeast = type == KvType::kQ4_0 ? 2 : 1;
+  constexpr size_t P = V::kPageStreams, kLeast = type == KvType::kQ4_0Plain ? 2 : 1;
   size_t i = 0;
   auto take = [&]<size_t C, bool interleaved>() {
     for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes)
@@ -404,6 +309,7 @@ void WeightedSumScaled(const float* weights, size_t ldw, size_t rows, const KvSp
   float scales[kScales];
   const size_t n = spans.n, pages = spans.pages, blocks = head_dim / kKvBlock, room = kScales / blocks,
                several = room / n;
+  PrefetchScales(spans, n * head_dim);
   auto put = [&](const KvSpan& span, size_t position, size_t count, float* to) {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(span.scales) + position * blocks;
     size_t i = 0;
@@ -429,7 +335,7 @@ void WeightedSumScaled(const float* weights, size_t ldw, size_t rows, const KvSp
 
 template <typename V>
 void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
-  WithKvType(spans.at->type, [&]<KvType type>() {
+  WithUnrotatedKvType(spans.at->type, [&]<KvType type>() {
     if constexpr (KvHasScales(type))
       WeightedSumScaled<V, type>(weights, ldw, rows, spans, head_dim, acc);
     else
