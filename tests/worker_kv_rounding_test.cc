@@ -49,15 +49,19 @@ double DivergenceOf(const std::string& kv_type, const std::string& model, const 
 }
 
 TEST(KvRounding, OfTheDemoModelIsSmall) {
+  // Of the kind that the model is made for: of another text it knows little, and its guesses turn on less.
   constexpr std::string_view kText =
-      "Gyre cuts a model into stages, contiguous ranges of layers, and joins them into a ring. The coordinator "
-      "tokenizes, schedules and samples. A member owns one stage, its weights and its pages of the cache. Layers can "
-      "move from one worker to another while text is being generated, and the text does not change. Once upon a time "
-      "there was a small boat. It sailed along a river, and a girl named Mia sat in it. She counted the trees: 12 plus "
-      "30 is 42, and 42 minus 7 is 35. In the evening the boat came home, and Mia told her father what she had seen.";
+      "<|im_start|>user\nWhat is Gyre?<|im_end|>\n<|im_start|>assistant\nGyre runs one large language model on the "
+      "machines you already have. A coordinator and several workers share the layers, and the text comes out as if one "
+      "machine had run them all.<|im_end|>\n<|im_start|>user\nHow do I add a worker?<|im_end|>\n<|im_start|>assistant\n"
+      "gyre worker --join HOST:PORT starts a worker and joins the coordinator at that address.<|im_end|>\n"
+      "<|im_start|>user\nHow big are you?<|im_end|>\n<|im_start|>assistant\nI have about two million parameters in "
+      "eight layers. That is a thousand times smaller than the models people usually run.<|im_end|>\n"
+      "<|im_start|>user\nWhat can you do?<|im_end|>\n<|im_start|>assistant\nI can answer questions about Gyre, add and "
+      "subtract numbers up to 99, tell short stories and answer in JSON.<|im_end|>\n";
   const auto ring = Runtime::Open(OptionsOf(GYRE_DEMO_MODEL, "f16"));
   ASSERT_TRUE(ring.ok()) << ring.status();
-  const auto ids = (*ring)->service().Tokenize(kText, {.add_special = true});
+  const auto ids = (*ring)->service().Tokenize(kText, {.parse_special = true});
   ASSERT_TRUE(ids.ok()) << ids.status();
   ASSERT_GT(ids->size(), 100u);
   const double eight = DivergenceOf("q8_0", GYRE_DEMO_MODEL, *ids), four = DivergenceOf("q4_0", GYRE_DEMO_MODEL, *ids),
