@@ -40,8 +40,8 @@ Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t pos
 }
 
 // A score is one chain of up to 64 additions of size 10: an error of about 1e-6, which the weights pass on. For keys
-// with scales some instruction sets round a query's elements to 16 bits, to 1.6e-5 of the largest, of size 3: 64 of them
-// give a score times 0.3 an error of 8e-5 as a root mean square.
+// with scales some instruction sets round a query's elements to 16 bits, to 1.6e-5 of the largest, of size 3: 64 of
+// them give a score times 0.3 an error of 8e-5 as a root mean square.
 float ErrorOf(KvType type) { return KvHasScales(type) ? 3e-4f : 1e-5f; }
 
 TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
