@@ -54,7 +54,7 @@ typedef struct gyre_options {
   int threads;           /* default: one for each core */
   uint32_t context;      /* tokens of a session at most; default: what the file says */
   uint32_t parallel;     /* sessions of the whole context that fit into the KV cache; default: 1 */
-  const char* kv_type;   /* "f32", "f16", "bf16", "q8_0", "q4_0"; default: "f16" */
+  const char* kv_type;   /* "f32", "f16", "bf16", "q8_0", "q4_0", "q4_0_plain"; default: "f16" */
   const char* tokenizer; /* path of tokenizer.bin, for models that have none in their file */
   const char*
       device; /* "cpu", "cuda:0", "auto"; default: "auto", the first GPU that can be used, else the processors */

@@ -163,7 +163,8 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::TryOpen(const RuntimeOptions& option
     return InvalidArgument("--layers {}: the model has layers 0-{}", FormatRange(*layers), spec.layers.size() - 1);
   }
   const std::optional<KvType> named = ParseKvType(options.kv_type);
-  if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
+  if (!named)
+    return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0, q4_0_plain or f32", options.kv_type);
   const KvType kv = *named;
   for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
   const ServeOptions* serve = options.serve;

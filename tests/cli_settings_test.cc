@@ -297,7 +297,7 @@ TEST(CommandLineTest, BashCompletes) {
   };
   EXPECT_EQ(complete("gyre ch", 1), "chat\n");
   EXPECT_EQ(complete("gyre run --tem", 2), "--temp\n");
-  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0 q4_0\n");
+  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0 q4_0_plain q4_0\n");
   EXPECT_EQ(complete("gyre completion f", 2), "fish\n");
   EXPECT_EQ(complete("gyre bench --stre", 2), "--streams\n");
   EXPECT_EQ(complete("gyre bench serv", 2), "serve\n");
@@ -328,7 +328,7 @@ TEST(CommandLineTest, FishCompletes) {
         .text;
   };
   EXPECT_EQ(complete("gyre cha"), "chat\n");
-  EXPECT_EQ(complete("gyre run --kv-type q"), "q4_0\nq8_0\n");
+  EXPECT_EQ(complete("gyre run --kv-type q"), "q4_0\nq4_0_plain\nq8_0\n");
   EXPECT_THAT(complete("gyre bench serv"), HasSubstr("serve\n"));
   EXPECT_EQ(complete("gyre bench serve --conc"), "--concurrency\n");
   EXPECT_EQ(complete("gyre bench serve --alia"), "") << "a flag of gyre serve";

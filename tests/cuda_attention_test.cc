@@ -16,7 +16,8 @@ namespace {
 using testing::GpuVector;
 using testing::Random;
 
-constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0};
+constexpr KvType kKvTypes[] = {KvType::kF32,  KvType::kF16,       KvType::kBf16,
+                               KvType::kQ8_0, KvType::kQ4_0Plain, KvType::kQ4_0};
 
 // One sequence's pages, on the host with the reference's contents, and on the device.
 class CudaAttention : public testing::GpuKernelTest {
@@ -73,7 +74,7 @@ class CudaAttention : public testing::GpuKernelTest {
     if (params.sinks != nullptr) params.sinks = sinks.data();
     size_t splits = 1;
     for (const KvRow& row : host_rows) splits = std::max(splits, 1 + row.position / cuda::kSplit);
-    GpuVector<float> scratch(cuda::AttentionScratch(rows.size(), params.heads, splits, d.view.ValueDim())),
+    GpuVector<float> scratch(cuda::AttentionScratch(rows.size(), params.heads, splits, d.view)),
         out(rows.size() * heads * d.view.ValueDim());
     cuda::Attention(nullptr, on_q.data(), rows.data(), rows.size(), d.view, params, splits, scratch.data(), out.data());
     return out.host();

@@ -13,8 +13,9 @@ if(GYRE_TESTS)
   gyre_tests(golden_tests "engine;openmp"
     FILES engine_families_test engine_stories_test model_hf_test model_hf_families_test model_hf_tokenizer_test
           model_hf_values_test worker_golden_encoder_test worker_golden_state_test worker_golden_quantized_test worker_golden_test
-          worker_scalar_families_test worker_scalar_forward_test worker_scalar_state_test
+          worker_kv_rounding_test worker_scalar_families_test worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
+  target_compile_definitions(golden_tests PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   target_sources(golden_tests PRIVATE testing/far_kind.cc testing/hf_folder.cc testing/isa_environment.cc
                                       testing/emulated_isa.cc)
   gyre_tests(cli_tests "engine;pure"

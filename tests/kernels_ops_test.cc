@@ -115,7 +115,8 @@ TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
                                 -1e30f, 6e-8f,        2.9e-8f,          3.1e-8f,     -6.1e-5f,       1e-40f, 2049,
                                 2051,   1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f};
   for (float f : Random(4096, 3)) numbers.push_back(f);
-  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0}) {
+  for (const KvType type :
+       {KvType::kF16, KvType::kBf16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0Plain, KvType::kQ4_0}) {
     for (const int head_dim : {20, 128, 300}) {
       if (KvHasScales(type) && head_dim % 32 != 0) continue;
       const BlockId table[] = {0};

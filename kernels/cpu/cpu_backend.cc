@@ -18,6 +18,7 @@
 #include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/products/tile_product.h"
+#include "kernels/hadamard.h"
 #include "kernels/host_backend.h"
 #include "kernels/observe.h"
 
@@ -285,11 +286,17 @@ class CpuBackend : public HostBackend {
   void StoreElems(const float* from, const KvView& kv, size_t dim, std::byte* head, size_t at, size_t step) const {
     if (KvHasScales(kv.type)) {
       std::byte block[2 + kKvBlock];
+      float rotated[kKvBlock];
       std::byte* scales = head + KvCodeBytes(kv.type, Size(kv.block_size) * dim);
       const size_t first = step == 1 ? at / kKvBlock : at, bytes = KvCodeBytes(kv.type, kKvBlock);
       std::byte* to = head + (step == 1 ? KvCodeBytes(kv.type, at) : at);
       for (size_t b = 0; b < dim / kKvBlock; ++b) {
-        Quantize(kv.type == KvType::kQ8_0 ? DType::kQ8_0 : DType::kQ4_0, from + b * kKvBlock, block, kKvBlock);
+        const float* elements = from + b * kKvBlock;
+        if (KvIsRotated(kv.type)) {
+          RotateKvBlocks(elements, kKvBlock, rotated);
+          elements = rotated;
+        }
+        Quantize(KvHasNibbles(kv.type) ? DType::kQ4_0 : DType::kQ8_0, elements, block, kKvBlock);
         std::memcpy(scales + (first + b * step) * 2, block, 2);
         for (size_t i = 0; i < bytes; ++i) to[(b * bytes + i) * step] = block[2 + i];
       }

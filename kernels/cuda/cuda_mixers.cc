@@ -38,7 +38,7 @@ void CudaBackend::Attention(const float* q, std::span<const KvRow> rows, const K
   // In powers of two, so that a step of the same rows one position later has the same launches. Splits beyond a row's
   // position do nothing.
   const size_t splits = std::bit_ceil((params.end + kSplit - 1) / kSplit),
-               each = AttentionScratch(1, params.heads, splits, kv.ValueDim());
+               each = AttentionScratch(1, params.heads, splits, kv);
   const size_t most = std::clamp<size_t>(kScratch / sizeof(float) / each, 1, rows.size());
   float* scratch = attention_scratch_.EnsureCapacity(*device_, most * each);
   const auto heads = static_cast<size_t>(params.heads);

@@ -1,11 +1,13 @@
 // The reference backend: every op as plain loops with sums in double. Always built; tests compare the fast backends
 // with it.
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "kernels/hadamard.h"
 #include "kernels/host_backend.h"
 #include "kernels/ref/ref_backend.h"
 
@@ -34,15 +36,15 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
 }
 
 // Where element d of a key or value is: the part of the page that belongs to the head, and the indices of the element
-// (q4_0: of its byte) and its scale in it.
+// (nibbles: of its byte) and its scale in it.
 struct Element {
   std::byte* head;
   size_t at, scale;
-  int shift;   // q4_0: its bits in the byte
+  int shift;   // nibbles: its bits in the byte
   size_t dim;  // elements of the key or value
 };
-// The index of element d among the bytes of q4_0, or among the elements of other types.
-size_t IndexOf(const KvView& kv, size_t d) { return kv.type == KvType::kQ4_0 ? KvNibbleByte(d) : d; }
+// The index of element d among the bytes of nibbles, or among the elements of other types.
+size_t IndexOf(const KvView& kv, size_t d) { return KvHasNibbles(kv.type) ? KvNibbleByte(d) : d; }
 Element KeyAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size);
   std::byte* page = kv.k + row.table[position / block] * kv.PageBytes();
@@ -60,7 +62,7 @@ std::byte* ScaleOf(const KvView& kv, const Element& e) {
   return e.head + KvCodeBytes(kv.type, static_cast<size_t>(kv.block_size) * e.dim) + 2 * e.scale;
 }
 
-float LoadKv(const KvView& kv, const Element& e) {
+float LoadStored(const KvView& kv, const Element& e) {
   uint16_t h;
   float f;
   switch (kv.type) {
@@ -68,6 +70,7 @@ float LoadKv(const KvView& kv, const Element& e) {
     case KvType::kF16: std::memcpy(&h, e.head + 2 * e.at, 2); return HalfToFloat(h);
     case KvType::kBf16: std::memcpy(&h, e.head + 2 * e.at, 2); return Bf16ToFloat(h);
     case KvType::kQ8_0:
+    case KvType::kQ4_0Plain:
     case KvType::kQ4_0: break;
   }
   std::memcpy(&h, ScaleOf(kv, e), 2);
@@ -76,7 +79,24 @@ float LoadKv(const KvView& kv, const Element& e) {
   return HalfToFloat(h) * static_cast<float>(code);
 }
 
+// out = H x / sqrt(32) for each block of x, in place, as kernels/hadamard.h defines it.
+void RotateByDefinition(std::span<double> x) {
+  for (size_t block = 0; block < x.size(); block += kKvBlock) {
+    double sums[kKvBlock] = {};
+    for (size_t i = 0; i < kKvBlock; ++i) {
+      for (size_t j = 0; j < kKvBlock; ++j) sums[i] += std::popcount(i & j) % 2 == 0 ? x[block + j] : -x[block + j];
+    }
+    for (size_t i = 0; i < kKvBlock; ++i) x[block + i] = sums[i] / std::sqrt(static_cast<double>(kKvBlock));
+  }
+}
+
 // Where: a function from d to the Element that stores it.
+template <typename Where>
+void LoadKv(const KvView& kv, std::span<double> out, const Where& where) {
+  for (size_t d = 0; d < out.size(); ++d) out[d] = static_cast<double>(LoadStored(kv, where(d)));
+  if (KvIsRotated(kv.type)) RotateByDefinition(out);
+}
+
 template <typename Where>
 void SaveKv(const KvView& kv, const float* from, size_t dim, const Where& where) {
   for (size_t d = 0; d < dim; ++d) {
@@ -87,9 +107,15 @@ void SaveKv(const KvView& kv, const float* from, size_t dim, const Where& where)
     } else if (!KvHasScales(kv.type)) {
       std::memcpy(e.head + 2 * e.at, &h, 2);
     } else {
-      const bool nibbles = kv.type == KvType::kQ4_0;
+      const bool nibbles = KvHasNibbles(kv.type);
+      const float* elements = from + d / kKvBlock * kKvBlock;
+      float rotated[kKvBlock];
+      if (KvIsRotated(kv.type)) {
+        RotateKvBlocks(elements, kKvBlock, rotated);
+        elements = rotated;
+      }
       std::byte block[34];
-      Quantize(nibbles ? DType::kQ4_0 : DType::kQ8_0, from + d / kKvBlock * kKvBlock, block, kKvBlock);
+      Quantize(nibbles ? DType::kQ4_0 : DType::kQ8_0, elements, block, kKvBlock);
       std::memcpy(ScaleOf(kv, e), block, 2);
       e.head[e.at] = block[2 + d % (nibbles ? kKvBlock / 2 : kKvBlock)];
     }
@@ -367,13 +393,12 @@ class RefBackend : public HostBackend {
     size_t begin = p.window > 0 && end > window ? end - window : 0;
     if (p.chunk > 0)
       begin = std::max(begin, row.position / static_cast<size_t>(p.chunk) * static_cast<size_t>(p.chunk));
-    std::vector<double> scores, sums(kv.ValueDim(), 0.0);
+    std::vector<double> scores, sums(kv.ValueDim(), 0.0), key(dim), value(kv.ValueDim());
     double max = -std::numeric_limits<double>::infinity();
     for (size_t pos = begin; pos < end; ++pos) {
       double s = 0;
-      for (size_t i = 0; i < dim; ++i) {
-        s += static_cast<double>(q[i]) * static_cast<double>(LoadKv(kv, KeyAt(kv, row, pos, kv_head, i)));
-      }
+      LoadKv(kv, key, [&](size_t d) { return KeyAt(kv, row, pos, kv_head, d); });
+      for (size_t i = 0; i < dim; ++i) s += static_cast<double>(q[i]) * key[i];
       s *= static_cast<double>(p.scale);
       if (p.softcap > 0) s = static_cast<double>(p.softcap) * std::tanh(s / static_cast<double>(p.softcap));
       scores.push_back(s);
@@ -388,8 +413,8 @@ class RefBackend : public HostBackend {
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;
-      for (size_t i = 0; i < sums.size(); ++i)
-        sums[i] += weight * static_cast<double>(LoadKv(kv, ValueAt(kv, row, pos, kv_head, i)));
+      LoadKv(kv, value, [&](size_t d) { return ValueAt(kv, row, pos, kv_head, d); });
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * value[i];
     }
     for (size_t i = 0; i < sums.size(); ++i) out[i] = static_cast<float>(sums[i] / total);
   }

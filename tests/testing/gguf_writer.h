@@ -109,6 +109,7 @@ struct TinyOptions {
   std::string without;             // a tensor left out
   void (*tokenizer)(GgufWriter&) = nullptr;  // null: none
   void (*more)(GgufWriter&) = nullptr;
+  void (*change)(const std::string& tensor, std::vector<float>* values) = nullptr;  // before they are quantized
 };
 
 // The facts of a family that the writer needs.
@@ -237,6 +238,7 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     for (uint64_t d : dims) n *= d;
     std::vector<float> values(n);
     for (float& v : values) v = normal(random) * scale + offset;
+    if (o.change != nullptr) o.change(name, &values);
     if (name != o.without) w.Tensor(name, type, dims, values);
   };
   auto matrix = [&](const std::string& name, uint64_t n, uint64_t k) {

@@ -9,6 +9,7 @@
 
 #include "base/kv_type.h"
 #include "kernels/cpu/isa/float_kernels-inl.h"
+#include "kernels/cpu/attention/kv_loads-inl.h"
 #include "kernels/cpu/attention/kv_span.h"
 
 namespace gyre::cpu {
@@ -22,57 +23,20 @@ template <size_t A, size_t B, typename Fn>
           [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
-// Loads up to a register of codes of 4 bits, which lie `shift` bits up in successive bytes.
-template <typename V, bool whole>
-typename V::T LoadNibbles(const std::byte* from, int shift, size_t n) {
-  typedef uint8_t Codes __attribute__((vector_size(V::kLanes)));
-  Codes codes{};
-  if constexpr (whole)
-    __builtin_memcpy(&codes, from, sizeof codes);
-  else
-    __builtin_memcpy(&codes, from, n);
-  codes =
-      ((codes >> static_cast<unsigned char>(shift)) & static_cast<unsigned char>(15)) - static_cast<unsigned char>(8);
-  return V::LoadInt8(reinterpret_cast<const int8_t*>(&codes));
-}
-
-// Loads up to a register of elements; those of types with scales are not yet scaled. REQUIRES for q4_0: they lie in one
-// half of a block.
-template <typename V, KvType type, bool whole = true>
-typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) {
-  if constexpr (type == KvType::kQ4_0) {
-    return LoadNibbles<V, whole>(span.values + KvNibbleByte(at), KvNibbleShift(at), n);
-  } else if constexpr (type == KvType::kQ8_0) {
-    const auto* from = reinterpret_cast<const int8_t*>(span.values) + at;
-    if constexpr (whole)
-      return V::LoadInt8(from);
-    else
-      return V::LoadInt8Tail(from, n);
-  } else {
-    constexpr FloatType as = type == KvType::kF32   ? FloatType::kF32
-                             : type == KvType::kF16 ? FloatType::kF16
-                                                    : FloatType::kBf16;
-    if constexpr (whole)
-      return LoadWeights<V, as>(span.values, at);
-    else
-      return LoadWeightsTail<V, as>(span.values, at, n);
-  }
-}
-
-// Loads element d of up to a register of keys, from position j on.
-template <typename V, KvType type, bool whole>
-typename V::T LoadKeys(const KvSpan& span, size_t d, size_t stride, size_t j, size_t n) {
-  if constexpr (type == KvType::kQ4_0)
-    return LoadNibbles<V, whole>(span.values + KvNibbleByte(d) * stride + j, KvNibbleShift(d), n);
-  else
-    return LoadElements<V, type, whole>(span, d * stride + j, n);
-}
-
 // Where to prefetch from: the next span, at the same offset that the current one is read at. Pages are short, so the
 // hardware prefetcher restarts too often to run far enough ahead. Without a next span, and in kernels that pass over
 // the pages several times, 512 bytes further in the same span.
 inline const std::byte* PrefetchFrom(const KvSpan& span, const KvSpan* next) {
   return next != nullptr ? next->values : span.values + 512;
+}
+
+// Prefetches the scales of the spans that are read next: `elements` of each.
+inline void PrefetchScales(const KvSpans& spans, size_t elements) {
+  if (spans.next == nullptr) return;
+  for (size_t p = 0; p < spans.pages; ++p) {
+    for (size_t byte = 0; byte < elements / kKvBlock * sizeof(uint16_t); byte += 64)
+      __builtin_prefetch(spans.next[p].scales + byte);
+  }
 }
 
 // Scores of R queries against positions [j, j + n) of each of P pages; n is at most one register.
@@ -83,29 +47,15 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
   const std::byte* ahead[P];
   for (size_t p = 0; p < P; ++p) ahead[p] = PrefetchFrom(spans[p], next != nullptr ? next + p : nullptr);
-  for (size_t b = 0; b < head_dim; b += kKvBlock) {
-    [[maybe_unused]] typename V::T scale[P];
-    if constexpr (KvHasScales(type)) {
-      for (size_t p = 0; p < P; ++p) {
-        const uint16_t* from = reinterpret_cast<const uint16_t*>(spans[p].scales) + b / kKvBlock * stride + j;
-        if constexpr (whole)
-          scale[p] = V::LoadHalf(from);
-        else
-          scale[p] = V::LoadHalfTail(from, n);
-      }
+  for (size_t d = 0; d < head_dim; ++d) {
+    typename V::T k[P];
+    for (size_t p = 0; p < P; ++p) {
+      k[p] = LoadElements<V, type, whole>(spans[p], d * stride + j, n);
+      if constexpr (P > 1) __builtin_prefetch(ahead[p] + KvCodeBytes(type, d * stride + j));
     }
-    const size_t end = head_dim - b < kKvBlock ? head_dim : b + kKvBlock;
-    for (size_t d = b; d < end; ++d) {
-      typename V::T k[P];
-      for (size_t p = 0; p < P; ++p) {
-        k[p] = LoadKeys<V, type, whole>(spans[p], d, stride, j, n);
-        if constexpr (KvHasScales(type)) k[p] = V::Mul(k[p], scale[p]);
-        if constexpr (P > 1) __builtin_prefetch(ahead[p] + KvCodeBytes(type, d * stride + j));
-      }
-      for (size_t r = 0; r < R; ++r) {
-        const typename V::T x = V::Broadcast(q[r * head_dim + d]);
-        for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(x, k[p], sum[p][r]);
-      }
+    for (size_t r = 0; r < R; ++r) {
+      const typename V::T x = V::Broadcast(q[r * head_dim + d]);
+      for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(x, k[p], sum[p][r]);
     }
   }
   Unrolled<P, R>([&](auto p, auto r) {
@@ -117,6 +67,64 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
   });
 }
 
+// The same for types with scales: codes are summed block by block, and these sums times their scales are added in
+// order. `scores` holds what is summed so far, because the codes' sums take the registers.
+template <typename V, KvType type, size_t R, size_t P, bool whole>
+void ScaledScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, size_t n, size_t head_dim,
+                      float* scores, size_t lds, size_t page, const KvSpan* next) {
+  // A line has one code, or two in q4_0, of each position of a page.
+  constexpr size_t kLines = KvCodeBytes(type, kKvBlock), kLinesAtOnce = 4;
+  const std::byte* ahead[P];
+  for (size_t p = 0; p < P; ++p) ahead[p] = PrefetchFrom(spans[p], next != nullptr ? next + p : nullptr);
+  for (size_t b = 0; b < head_dim / kKvBlock; ++b) {
+    typename V::T sum[P][R];
+    Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
+    [[maybe_unused]] const typename NibblesFor<V>::Type nibbles(1);
+    for (size_t first = 0; first < kLines; first += kLinesAtOnce) {
+      const size_t at = (b * kLines + first) * stride;
+      if (P > 1 && j == 0) {
+        for (size_t byte = 0; byte < kLinesAtOnce * stride; byte += 64) {
+          for (size_t p = 0; p < P; ++p) __builtin_prefetch(ahead[p] + at + byte);
+        }
+      }
+      Each<0>(std::make_index_sequence<kLinesAtOnce>(), [&](auto line) {
+        const float* x = q + b * kKvBlock + first + line;
+        typename V::T low[P];
+        [[maybe_unused]] typename V::T high[P];
+        for (size_t p = 0; p < P; ++p) {
+          const std::byte* from = spans[p].values + at + line * stride + j;
+          if constexpr (type == KvType::kQ8_0) {
+            low[p] = LoadElements<V, type, whole>({type, from, nullptr}, 0, n);
+          } else if constexpr (whole) {
+            nibbles.Load(from, low[p], high[p]);
+          } else {
+            std::byte padded[V::kLanes] = {};
+            __builtin_memcpy(padded, from, n);
+            nibbles.Load(padded, low[p], high[p]);
+          }
+        }
+        for (size_t r = 0; r < R; ++r) {
+          const typename V::T by = V::Broadcast(x[r * head_dim]);
+          for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(by, low[p], sum[p][r]);
+        }
+        for (size_t r = 0; type == KvType::kQ4_0Plain && r < R; ++r) {
+          const typename V::T by = V::Broadcast(x[r * head_dim + kKvBlock / 2]);
+          for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(by, high[p], sum[p][r]);
+        }
+      });
+    }
+    typename V::T scale[P];
+    for (size_t p = 0; p < P; ++p) scale[p] = LoadKeyScales<V, whole>(spans[p], b, stride, j, n);
+    Unrolled<P, R>([&](auto p, auto r) {
+      float* to = scores + r * lds + p * page + j;
+      if constexpr (whole)
+        V::Store(to, b == 0 ? V::Mul(sum[p][r], scale[p]) : V::Fma(sum[p][r], scale[p], V::Load(to)));
+      else
+        V::StoreTail(to, b == 0 ? V::Mul(sum[p][r], scale[p]) : V::Fma(sum[p][r], scale[p], V::LoadTail(to, n)), n);
+    });
+  }
+}
+
 template <typename V, KvType type>
 void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
   // Four elements of four keys at a time are turned in registers.
@@ -126,10 +134,9 @@ void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, f
     const size_t count = n - j < V::kLanes ? n - j : V::kLanes;
     typename V::T scale = V::Zero();
     for (size_t d = 0; d < dims; ++d) {
-      typename V::T key = LoadKeys<V, type, false>(keys, d, stride, j, count);
+      typename V::T key = LoadKeys<V, type>(keys, d, stride, j, count);
       if constexpr (KvHasScales(type)) {
-        if (d % kKvBlock == 0)
-          scale = V::LoadHalfTail(reinterpret_cast<const uint16_t*>(keys.scales) + d / kKvBlock * stride + j, count);
+        if (d % kKvBlock == 0) scale = LoadKeyScales<V, false>(keys, d / kKvBlock, stride, j, count);
         key = V::Mul(key, scale);
       }
       V::Store(some[d % 4], key);
@@ -157,16 +164,21 @@ void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, f
 
 template <typename V>
 void ExpandKeys(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
-  WithKvType(keys.type, [&]<KvType type>() { ExpandKeysTyped<V, type>(keys, stride, n, dims, out); });
+  WithUnrotatedKvType(keys.type, [&]<KvType type>() { ExpandKeysTyped<V, type>(keys, stride, n, dims, out); });
 }
 
 template <typename V, KvType type, size_t R, size_t P>
 void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, size_t head_dim, float* scores,
                 size_t lds, const KvSpan* next) {
+  auto tile = [&]<bool whole>(size_t j, size_t count) {
+    if constexpr (KvHasScales(type))
+      ScaledScoresTile<V, type, R, P, whole>(q, spans, stride, j, count, head_dim, scores, lds, n, next);
+    else
+      ScoresTile<V, type, R, P, whole>(q, spans, stride, j, count, head_dim, scores, lds, n, next);
+  };
   size_t j = 0;
-  for (; j + V::kLanes <= n; j += V::kLanes)
-    ScoresTile<V, type, R, P, true>(q, spans, stride, j, V::kLanes, head_dim, scores, lds, n, next);
-  if (j < n) ScoresTile<V, type, R, P, false>(q, spans, stride, j, n - j, head_dim, scores, lds, n, next);
+  for (; j + V::kLanes <= n; j += V::kLanes) tile.template operator()<true>(j, V::kLanes);
+  if (j < n) tile.template operator()<false>(j, n - j);
 }
 
 // From this number of queries on six at a time: fewer elements are converted and loaded for each FMA. Fewer queries
@@ -183,7 +195,7 @@ void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride
       ScoresRows<V, type, R, P>(q + r * head_dim, spans, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
-  if constexpr (P > 1) {
+  if constexpr (P > 1 && type != KvType::kQ4_0Plain) {  // whose two registers of codes leave too few for six
     if (rows >= kManyQueries) take.template operator()<6>();
   }
   take.template operator()<4>();
@@ -195,6 +207,7 @@ template <typename V, KvType type>
 void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
                  size_t lds) {
   constexpr size_t P = V::kPageStreams;
+  if constexpr (KvHasScales(type)) PrefetchScales(spans, stride * head_dim);
   size_t p = 0;
   for (; p + P <= spans.pages; p += P) {
     const KvSpan* next = P == kPagesPerBatch && spans.next != nullptr ? spans.next + p : nullptr;
@@ -207,8 +220,8 @@ void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t strid
 template <typename V>
 void Scores(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
             size_t lds) {
-  WithKvType(spans.at->type,
-             [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
+  WithUnrotatedKvType(spans.at->type,
+                      [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
 }
 
 // acc += weights * values for R queries and C registers of elements. `scales` (types with scales only): the f32 scales
@@ -220,7 +233,7 @@ void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const 
   constexpr size_t kStreams = interleaved ? kPagesPerBatch : 1;
   const size_t n = spans.n;
   typename V::T sum[R][C];
-  Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
+  Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + RegisterAt<V, type>(at, c)); });
   const std::byte* ahead[kStreams];
   for (size_t i = 0; interleaved && i < kStreams; ++i) ahead[i] = spans.next[i].values + KvCodeBytes(type, at);
   for (size_t p = 0; p < spans.pages; ++p, weights += n) {
@@ -231,12 +244,8 @@ void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const 
         for (size_t line = 0; line < KvCodeBytes(type, C * V::kLanes); line += 64) __builtin_prefetch(ahead[i] + line);
         ahead[i] += KvCodeBytes(type, head_dim);
         typename V::T v[C];
-        for (size_t c = 0; c < C; ++c) {
-          const size_t element = j * head_dim + at + c * V::kLanes;
-          v[c] = LoadElements<V, type>(spans.at[p], element);
-          if constexpr (KvHasScales(type))
-            v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
-        }
+        LoadValue<V, type, C>(spans.at[p], j * head_dim, at,
+                              KvHasScales(type) ? scales + p * n * (head_dim / kKvBlock) : nullptr, v);
         for (size_t r = 0; r < R; ++r) {
           const typename V::T w = V::Broadcast(weights[r * ldw + j]);
           for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
@@ -244,13 +253,13 @@ void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const 
       });
     }
   }
-  Unrolled<R, C>([&](auto r, auto c) { V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]); });
+  Unrolled<R, C>([&](auto r, auto c) { V::Store(acc + r * head_dim + RegisterAt<V, type>(at, c), sum[r][c]); });
 }
 
 template <typename V, KvType type, size_t R>
 void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
                   float* acc) {
-  constexpr size_t P = V::kPageStreams;
+  constexpr size_t P = V::kPageStreams, kLeast = type == KvType::kQ4_0Plain ? 2 : 1;
   size_t i = 0;
   auto take = [&]<size_t C, bool interleaved>() {
     for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes)
@@ -259,11 +268,11 @@ void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const 
   if constexpr (P == kPagesPerBatch) {
     if (spans.next != nullptr && spans.pages == P && spans.n % P == 0) {
       take.template operator()<P, true>();
-      take.template operator()<1, true>();
+      take.template operator()<kLeast, true>();
     }
   }
   take.template operator()<P, false>();
-  take.template operator()<1, false>();
+  take.template operator()<kLeast, false>();
   if constexpr (!KvHasScales(type)) {  // blocks with a scale fill whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;
@@ -300,6 +309,7 @@ void WeightedSumScaled(const float* weights, size_t ldw, size_t rows, const KvSp
   float scales[kScales];
   const size_t n = spans.n, pages = spans.pages, blocks = head_dim / kKvBlock, room = kScales / blocks,
                several = room / n;
+  PrefetchScales(spans, n * head_dim);
   auto put = [&](const KvSpan& span, size_t position, size_t count, float* to) {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(span.scales) + position * blocks;
     size_t i = 0;
@@ -325,7 +335,7 @@ void WeightedSumScaled(const float* weights, size_t ldw, size_t rows, const KvSp
 
 template <typename V>
 void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
-  WithKvType(spans.at->type, [&]<KvType type>() {
+  WithUnrotatedKvType(spans.at->type, [&]<KvType type>() {
     if constexpr (KvHasScales(type))
       WeightedSumScaled<V, type>(weights, ldw, rows, spans, head_dim, acc);
     else

@@ -56,7 +56,6 @@ DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t he
       row_(row),
       first_(head),
       heads_(heads),
-      prefetches_(!KvHasScales(pages.type())),
       sees_(sees),
       next_split_(next_split),
       position_(sees.from) {
@@ -97,7 +96,7 @@ void DecodeReadOrder::Make() {
   }
   const size_t bytes = pages_.SpanBytes(step.n, step.reads == Reads::kValues);
   const auto at = reinterpret_cast<uintptr_t>(step.spans->values), stream = (at + kStream - 1) / kStream * kStream;
-  if (prefetches_ && stream < at + bytes) {
+  if (stream < at + bytes) {
     for (size_t line = 0; line < kFirstLines; ++line) {
       for (size_t p = 0; p < step.count; ++p) PrefetchLine(step.spans[p].values + (stream - at) + line * kLine);
     }
@@ -118,7 +117,7 @@ void DecodeReadOrder::Make() {
 
 void DecodeReadOrder::Prefetch() {
   const Step& last = ring_[(made_ - 1) % kRing];
-  if (last.reads == Reads::kNothing || !prefetches_) return;
+  if (last.reads == Reads::kNothing) return;
   const size_t until = std::min(pages_.SpanBytes(last.n, last.reads == Reads::kValues),
                                 prefetched_ + kLinesPerPrefetch / last.count * kLine);
   for (; prefetched_ < until; prefetched_ += kLine) {

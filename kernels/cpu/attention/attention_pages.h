@@ -102,8 +102,6 @@ class DecodeReadOrder {
   const Pages& pages_;
   const KvRow& row_;
   const size_t first_, heads_;
-  // False with scales: their arithmetic hides the reads, and earlier prefetches cost more than they gain.
-  const bool prefetches_;
   const Range sees_, next_split_;
   Reads reads_ = Reads::kKeys;  // reads_, position_ and head_ describe the step that Make adds next
   size_t position_, head_ = 0;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/hadamard.h"
+
 namespace gyre::cpu {
 namespace {
 
@@ -61,15 +63,19 @@ void AttentionPartial::Finish(const AttentionCall& call, const AttentionItem& it
     }
     float* out = call.Result(item, i);
     for (size_t d = 0; d < dim_; ++d) out[d] = acc[i * dim_ + d] * static_cast<float>(by);
+    if (call.rotated) RotateKvBlocks(out, dim_, out);
   }
 }
 
 size_t SplitAttention::Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch) {
   Carver carver{memory};
+  const size_t rounded = KvHasScales(call.pages.type()) ? most * call.dim : 0, blocks = rounded / kKvBlock;
   scratch->sees = carver.Take<Range>(most);
   scratch->queries = carver.Take<float>(most * call.dim);
   scratch->scores = carver.Take<float>(most * kSplit);
   scratch->values = carver.Take<float>(call.pages.values_in_keys() ? kExpanded * call.value_dim : 0);
+  scratch->rounded = {carver.Take<int8_t>(rounded), carver.Take<int8_t>(rounded), carver.Take<float>(blocks),
+                      carver.Take<int32_t>(2 * blocks)};
   return carver.used;
 }
 
@@ -83,7 +89,7 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
   Carve(call, most, memory, &scratch_);
 }
 
-void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
+void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) {
   partial->Reset(call_.Queries(item));
   if (item.count == 1 && !call_.pages.values_in_keys())
     AttendDecodeRow(item, split, partial);
@@ -91,14 +97,30 @@ void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPa
     AttendRows(item, split, partial);
 }
 
+// An item's queries are rounded once for all splits that a thread attends to.
+void SplitAttention::RoundQueries(const AttentionItem& item, const float* queries) {
+  if (!ReadsCodes(ops_, call_) || rounded_ == item) return;
+  ops_.round_queries(queries, call_.Queries(item) * (call_.dim / kKvBlock), call_.pages.type(), scratch_.rounded);
+  rounded_ = item;
+}
+
+void SplitAttention::Score(const float* queries, size_t first, size_t n, const KvSpans& spans, float* scores) const {
+  if (ReadsCodes(ops_, call_)) {
+    ops_.code_scores(scratch_.rounded.From(first, call_.dim), n, spans, call_.pages.block(), call_.dim, scores, kSplit);
+  } else {
+    ops_.scores(queries + first * call_.dim, n, spans, call_.pages.block(), call_.dim, scores, kSplit);
+  }
+}
+
 // The keys' scores are exponentiated in small groups between the last heads' keys and the first heads' values. This
 // arithmetic reads no memory, so the next step is prefetched meanwhile, a few lines at a time, because a core has few
 // outstanding line fills.
-void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
+void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) {
   const KvRow& row = call_.rows[item.row];
-  const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
+  const size_t start = split * kSplit, group = call_.group;
   const Range sees = call_.Sees(row, split);
   const float* queries = call_.Query(item, 0);
+  RoundQueries(item, queries);
   DecodeReadOrder order(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
   auto scores = [&](const DecodeReadOrder::Step& step) {
     return scratch_.scores + step.head * group * kSplit + (step.position - start);
@@ -115,8 +137,7 @@ void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, At
   };
   for (; order.Now().reads == DecodeReadOrder::Reads::kKeys; order.Advance()) {
     const DecodeReadOrder::Step& step = order.Now();
-    ops_.scores(queries + step.head * group * dim, group, order.Spans(), call_.pages.block(), dim, scores(step),
-                kSplit);
+    Score(queries, step.head * group, group, order.Spans(), scores(step));
     if (step.End() == sees.to) exp_scores_before(step.head + 1);
   }
   for (; order.Now().reads == DecodeReadOrder::Reads::kValues; order.Advance()) {
@@ -142,16 +163,17 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
 }
 
 // Several rows, the query heads of one key-value head.
-void SplitAttention::AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
-  const size_t dim = call_.dim, group = call_.Group(item), n = call_.Queries(item), start = split * kSplit;
+void SplitAttention::AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) {
+  const size_t group = call_.Group(item), n = call_.Queries(item), start = split * kSplit;
   const KvRow& row = call_.rows[item.row];  // all rows of the item have this table
   const Seen seen = Gather(item, split);
+  RoundQueries(item, scratch_.queries);
   const Range* sees = scratch_.sees;
   const Pages& pages = call_.pages;
-  pages.ForEachBatch(
-      row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvSpans& spans, size_t position) {
-        ops_.scores(scratch_.queries, n, spans, pages.block(), dim, scratch_.scores + (position - start), kSplit);
-      });
+  pages.ForEachBatch(row, seen.any.from, seen.any.to, item.head, &Pages::Keys,
+                     [&](const KvSpans& spans, size_t position) {
+                       Score(scratch_.queries, 0, n, spans, scratch_.scores + (position - start));
+                     });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to)
       ExpScores(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &partial->max[i],

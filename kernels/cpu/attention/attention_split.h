@@ -34,6 +34,7 @@ struct AttentionItem {
   size_t row, count;
   size_t head, heads;
   size_t first_query = 0, queries = 0;  // of the query heads of a key-value head; 0 queries: all
+  bool operator==(const AttentionItem&) const = default;
 };
 
 struct AttentionCall {
@@ -45,6 +46,7 @@ struct AttentionCall {
   size_t heads, group;    // group: query heads per key-value head (GQA)
   size_t dim, value_dim;  // elements of a key and of a value
   bool by_tiles;          // use IsaOps::tiles
+  bool rotated;           // keys and values are (kernels/hadamard.h), and so is q
 
   // Query heads for each key-value head of an item.
   size_t Group(const AttentionItem& item) const { return item.queries > 0 ? item.queries : group; }
@@ -78,8 +80,8 @@ class AttentionPartial : public SoftmaxPartial {
   void Reset(size_t n);
   void Copy(const AttentionPartial& o, size_t n);
   void Add(const IsaOps& ops, const AttentionPartial& o, size_t n) { ops.combine_partials(*this, o, n, dim_); }
-  // Writes acc / sum to call.out, after the sinks have joined the sums. REQUIRES: every query attended to at least one
-  // position.
+  // Writes acc / sum to call.out, after the sinks have joined the sums, and undoes the rotation. REQUIRES: every query
+  // attended to at least one position.
   void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
  private:
@@ -112,30 +114,38 @@ class SplitAttention {
   static size_t Bytes(const AttentionCall& call, size_t most);
   SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
   // *partial = attention of the item over this split.
-  void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
+  void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial);
 
  private:
   struct Seen {
     Range any, all;  // positions that at least one query, or every query, attends to
   };
   struct Scratch {
-    Range* sees;     // [query]
-    float* queries;  // [query][dim]
-    float* scores;   // [query][kSplit]
-    float* values;   // [kExpanded][value_dim] where values are parts of keys
+    Range* sees;             // [query]
+    float* queries;          // [query][dim]
+    float* scores;           // [query][kSplit]
+    float* values;           // [kExpanded][value_dim] where values are parts of keys
+    RoundedQueries rounded;  // where keys are read as integers
   };
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
+  static bool ReadsCodes(const IsaOps& ops, const AttentionCall& call) {
+    return ops.code_scores != nullptr && KvHasScales(call.pages.type());
+  }
+  void RoundQueries(const AttentionItem& item, const float* queries);
+  // Scores of queries [first, first + n) of the item; `queries` are all of them.
+  void Score(const float* queries, size_t first, size_t n, const KvSpans& spans, float* scores) const;
   Seen Gather(const AttentionItem& item, size_t split) const;
   void ExpScores(float* scores, Range range, float* max, double* sum) const;
   void AddValues(const AttentionItem& item, size_t start, Range range, size_t first, size_t queries,
                  AttentionPartial* partial) const;
-  void AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
-  void AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
+  void AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial);
+  void AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial);
 
   const IsaOps& ops_;
   const AttentionCall& call_;
   Scratch scratch_;
+  AttentionItem rounded_{};  // the item whose queries are in scratch_.rounded; count 0: none
 };
 
 }  // namespace gyre::cpu

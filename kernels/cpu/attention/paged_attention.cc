@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/cpu/attention/attention_tiles.h"
+#include "kernels/hadamard.h"
 
 namespace gyre::cpu {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr size_t kMinQueries = 64, kMaxQueries = 256, kItemsPerThread = 4;
 // Multiply-adds of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kAttentionMacsPerNs = 16;
+constexpr double kRotateNs = 25;  // of one block; as roughly
 
 }  // namespace
 
@@ -22,7 +24,9 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   const size_t heads = Size(params.heads), kv_heads = Size(kv.kv_heads), group = heads / kv_heads,
                dim = Size(kv.head_dim), value_dim = kv.ValueDim();
   const bool by_tiles = params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr && !kv.values_in_keys;
-  const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, value_dim, by_tiles};
+  if (KvIsRotated(kv.type)) q = Rotate(q, rows.size() * heads * dim);
+  const AttentionCall call{q,         rows,     Pages(kv),           params, out, heads, group, dim,
+                           value_dim, by_tiles, KvIsRotated(kv.type)};
   // Consecutive rows of one sequence share the keys and values that they read.
   const size_t threads = Size(team_.threads()),
                each = rows.size() * heads / (kItemsPerThread * threads) / kMinQueries * kMinQueries;
@@ -61,6 +65,14 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
     RunItems<TileAttention>(call, row_groups_, by_splits, row_group_macs);
   else
     RunItems<SplitAttention>(call, row_groups_, by_splits, row_group_macs);
+}
+
+const float* PagedAttention::Rotate(const float* q, size_t n) {
+  auto* rotated = reinterpret_cast<float*>(rotated_.EnsureCapacity(n * sizeof(float)));
+  team_.For(n / kKvBlock, 1, static_cast<double>(n / kKvBlock) * kRotateNs, [&](size_t begin, size_t end) {
+    RotateKvBlocks(q + begin * kKvBlock, (end - begin) * kKvBlock, rotated + begin * kKvBlock);
+  });
+  return rotated;
 }
 
 // All heads of a page are contiguous, so a single row takes all of them in one item, unless there are fewer than

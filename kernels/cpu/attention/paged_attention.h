@@ -26,6 +26,8 @@ class PagedAttention {
   struct Split {
     size_t item, split;
   };
+  // The n elements of the queries as keys are stored.
+  const float* Rotate(const float* q, size_t n);
   void PartitionHeads(size_t wanted, size_t kv_heads);
   void PartitionQueries(size_t threads, size_t group);
   size_t MaxSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
@@ -49,6 +51,7 @@ class PagedAttention {
   std::vector<uint32_t>
       waiting_;  // of each split that begins the right sum of a pair: not 0 = one of the two waits; by atomic_ref
   Buffer thread_scratch_, partial_memory_;  // of threads; of partials_
+  Buffer rotated_;                          // queries
 };
 
 }  // namespace gyre::cpu

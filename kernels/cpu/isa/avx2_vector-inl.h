@@ -68,6 +68,20 @@ struct V8 : CopiedTails<V8, 8> {
     return _mm256_castsi256_pd(_mm256_add_epi64(n, _mm256_set1_epi64x(int64_t{1023} << 52)));
   }
   static void Store(double* p, Doubles v) { _mm256_storeu_pd(p, v); }
+  // Codes of 4 bits times a scale (AnyNibbles). 8 less than a code's four bits, times the scale, is one exact FMA.
+  class Nibbles {
+   public:
+    explicit Nibbles(float scale) : scale_(_mm256_set1_ps(scale)), least_(_mm256_set1_ps(-8 * scale)) {}
+    void Load(const std::byte* from, T& low, T& high) const {
+      const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+      const __m256i four = _mm256_and_si256(codes, _mm256_set1_epi32(15));
+      low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(four), scale_, least_);
+      high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(codes, 4)), scale_, least_);
+    }
+
+   private:
+    T scale_, least_;
+  };
   static void Transpose(T (&v)[8]) {
     T t[8];
     for (size_t i = 0; i < 8; i += 4) {  // within 128 bits, four rows at a time

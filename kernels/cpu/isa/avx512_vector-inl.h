@@ -80,6 +80,21 @@ struct V16 {
     return _mm512_castsi512_pd(_mm512_add_epi64(n, _mm512_set1_epi64(int64_t{1023} << 52)));
   }
   static void Store(double* p, Doubles v) { _mm512_storeu_pd(p, v); }
+  // Codes of 4 bits times a scale, looked up (AnyNibbles).
+  class Nibbles {
+   public:
+    explicit Nibbles(float scale)
+        : values_(_mm512_mul_ps(_mm512_set1_ps(scale),
+                                _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7))) {}
+    void Load(const std::byte* from, T& low, T& high) const {
+      const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      low = _mm512_permutexvar_ps(codes, values_);  // the index has four bits
+      high = _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), values_);
+    }
+
+   private:
+    T values_;
+  };
   static void Transpose(T (&v)[16]) {
     T t[16];
     for (size_t i = 0; i < 16; i += 4) {  // within 128 bits, four rows at a time

@@ -64,6 +64,18 @@ struct SoftmaxPartial {
   float* acc = nullptr;   // [query][dim]: sum of weight * value
 };
 
+// Queries rounded to 16 bits, in blocks of 32: an element is scale * (256 * high + low). Codes of keys are multiplied
+// as unsigned bytes, so the sums over a block begin with `offset`, of high and of low.
+struct RoundedQueries {
+  int8_t *high = nullptr, *low = nullptr;  // [query][head_dim]
+  float* scale = nullptr;                  // [query][head_dim / 32]
+  int32_t* offset = nullptr;               // [query][head_dim / 32][2]
+  RoundedQueries From(size_t query, size_t head_dim) const {
+    const size_t block = query * (head_dim / kBlock);
+    return {high + query * head_dim, low + query * head_dim, scale + block, offset + 2 * block};
+  }
+};
+
 // The inputs of IsaOps::scan_state for each row; q and k are normalized already.
 struct ScanRows {
   const float *q, *k;  // key_dim elements each; from row to row key_stride
@@ -104,6 +116,11 @@ struct IsaOps {
   // pages are consecutive.
   void (*scores)(const float* q, size_t rows, const KvSpans& runs, size_t stride, size_t head_dim, float* scores,
                  size_t lds);
+  // With integer dot products, both or neither: `scores` for rounded queries and keys with scales, and the rounding of
+  // `blocks` blocks for keys of this type. Of a block's largest element a rounded one is off by at most 1.6e-5.
+  void (*code_scores)(const RoundedQueries& q, size_t rows, const KvSpans& runs, size_t stride, size_t head_dim,
+                      float* scores, size_t lds) = nullptr;
+  void (*round_queries)(const float* q, size_t blocks, KvType type, const RoundedQueries& to) = nullptr;
   // Replaces s[i] by exp(scale * s[i] - *max) for i in [begin, end), where *max is the largest exponent. Returns their
   // sum, added in an order that depends on i only. Relative error of a weight: about 1e-7, and as much again for each
   // unit between its exponent and the largest. REQUIRES: scale > 0.

@@ -204,7 +204,7 @@ void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t head_dim, std::by
   auto row = [&](size_t d) {
     if (d >= head_dim) return _mm512_setzero_ps();
     __m512 key;
-    if constexpr (type == KvType::kQ4_0)
+    if constexpr (type == KvType::kQ4_0Plain)
       key = Load16Nibbles(keys.values + KvNibbleByte(d) * stride, KvNibbleShift(d));
     else
       key = Load16<type>(keys.values, d * stride, 0xFFFF);
@@ -230,7 +230,7 @@ void ExpandValuesTyped(const KvSpan& values, size_t skip, size_t n, size_t head_
     if (position < skip || position >= skip + n) return _mm512_setzero_ps();
     const size_t at = (position - skip) * head_dim + column;
     __m512 value;
-    if constexpr (type == KvType::kQ4_0)
+    if constexpr (type == KvType::kQ4_0Plain)
       value = Load16Nibbles(values.values + KvNibbleByte(at), KvNibbleShift(at));
     else
       value = Load16<type>(values.values, at, mask);
@@ -243,7 +243,7 @@ void ExpandValuesTyped(const KvSpan& values, size_t skip, size_t n, size_t head_
 }
 
 inline void ExpandKeys(const KvSpan& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* residual) {
-  WithKvType(keys.type, [&]<KvType type>() {
+  WithUnrotatedKvType(keys.type, [&]<KvType type>() {
     if (residual != nullptr)
       ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, residual);
     else
@@ -253,7 +253,7 @@ inline void ExpandKeys(const KvSpan& keys, size_t stride, size_t head_dim, std::
 
 inline void ExpandValues(const KvSpan& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
                          std::byte* residual) {
-  WithKvType(values.type, [&]<KvType type>() {
+  WithUnrotatedKvType(values.type, [&]<KvType type>() {
     if (residual != nullptr)
       ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, residual);
     else

@@ -54,7 +54,7 @@ GPU_FN void Multiply(const FewShared<kHeads>& s, const Pages& keys, const std::b
       }
     }
   } else {
-    constexpr bool kNibbles = kType == KvType::kQ4_0;
+    constexpr bool kNibbles = kType == KvType::kQ4_0Plain;
     constexpr size_t kLines = kNibbles ? 16 : 32;  // of a block of elements that share scales
     for (size_t b = 0; b < keys.dim / kKvBlock; ++b) {
       float scale[2][8];
@@ -91,7 +91,7 @@ GPU_FN void Multiply(const FewShared<kHeads>& s, const Pages& keys, const std::b
 // half of them lies beside those of the next unit, as a load has 16 bytes.
 template <KvType kType>
 GPU_FN size_t ElementOf(size_t unit, size_t i, size_t dim) {
-  if constexpr (kType == KvType::kQ4_0) return unit / 4 * 32 + unit % 4 * 4 + i / 4 * 16 + i % 4;
+  if constexpr (kType == KvType::kQ4_0Plain) return unit / 4 * 32 + unit % 4 * 4 + i / 4 * 16 + i % 4;
   if constexpr (kType == KvType::kF32) return i / 4 * (dim / 2) + unit * 4 + i % 4;
   return unit * kOfLane + i;
 }
@@ -239,7 +239,7 @@ void AttendFew(Stream stream, const float* q, const KvRow* rows, size_t count, c
                const AttentionParams& params, const Parts& parts) {
   const size_t kv_heads = static_cast<size_t>(kv.kv_heads), group = static_cast<size_t>(params.heads) / kv_heads;
   const Pages keys = KeysOf(kv), values = ValuesOf(kv);
-  WithKvType(kv.type, [&]<KvType kType>() {
+  WithUnrotatedKvType(kv.type, [&]<KvType kType>() {
     const auto launch = [&]<int kHeads>() {
       const gpu::Grid grid(static_cast<unsigned>(parts.splits),
                            static_cast<unsigned>(kv_heads * ((group + kHeads - 1) / kHeads)),

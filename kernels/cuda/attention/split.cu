@@ -86,8 +86,9 @@ constexpr size_t kMostRows = 65535;  // along z of a grid
 
 }  // namespace
 
-size_t AttentionScratch(size_t rows, int heads, size_t splits, size_t value_dim) {
-  return rows * static_cast<size_t>(heads) * splits * (value_dim + 2);
+size_t AttentionScratch(size_t rows, int heads, size_t splits, const KvView& kv) {
+  const size_t query = KvIsRotated(kv.type) ? static_cast<size_t>(kv.head_dim) : 0;
+  return rows * static_cast<size_t>(heads) * (splits * (kv.ValueDim() + 2) + query);
 }
 
 void Attention(Stream stream, const float* q, const KvRow* rows, size_t count, const KvView& kv,
@@ -95,6 +96,12 @@ void Attention(Stream stream, const float* q, const KvRow* rows, size_t count, c
   const auto heads = static_cast<size_t>(params.heads);
   const Pages keys = KeysOf(kv), values = ValuesOf(kv);
   const size_t value_dim = kv.ValueDim(), group = heads / static_cast<size_t>(kv.kv_heads);
+  if (KvIsRotated(kv.type)) {
+    const size_t n = count * heads * keys.dim;
+    Rotate(stream, q, n, scratch);
+    q = scratch;
+    scratch += n;
+  }
   for (size_t from = 0; from < count; from += kMostRows) {
     const size_t part = count - from < kMostRows ? count - from : kMostRows, places = part * heads * splits;
     const Parts parts{scratch, scratch + places * value_dim, scratch + places * (value_dim + 1), splits, value_dim};
@@ -103,7 +110,7 @@ void Attention(Stream stream, const float* q, const KvRow* rows, size_t count, c
     if (CanAttendFew(kv)) {
       AttendFew(stream, mine, rows + from, part, kv, params, parts);
     } else {
-      WithKvType(kv.type, [&]<KvType kType>() {
+      WithUnrotatedKvType(kv.type, [&]<KvType kType>() {
         GPU_LAUNCH(AttendSplitKernel<kType>, gpu::Grid(x, y, z), 128, stream, mine, rows + from, keys, values, group,
                    params, parts);
       });
@@ -111,6 +118,7 @@ void Attention(Stream stream, const float* q, const KvRow* rows, size_t count, c
     GPU_LAUNCH(AttendJoinKernel, gpu::Grid(y, z), 128, stream, rows + from, params, parts,
                out + from * heads * value_dim);
   }
+  if (KvIsRotated(kv.type)) Rotate(stream, out, count * heads * value_dim, out);
 }
 
 }  // namespace gyre::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/hadamard.h"
 
 namespace gyre::cuda {
 namespace {
@@ -22,15 +23,31 @@ StorePlainKernel(const float* x, const KvRow* rows, Pages pages, size_t heads) {
   }
 }
 
+// RotateKvBlocks of a warp's 32 elements: the same sums in the same order.
+GPU_FN float Rotated(float v) {
+  for (unsigned stride = 1; stride < kKvBlock; stride *= 2) {
+    const float other = gpu::ShflXor(v, stride);
+    v = (gpu::Lane() & stride) == 0 ? gpu::Add(v, other) : gpu::Add(other, -v);
+  }
+  return gpu::Mul(v, kHadamardScale);
+}
+// Grid (blocks of 32 / 8). x may be out.
+GPU_KERNEL(256, 4) RotateKernel(const float* x, size_t blocks, float* out) {
+  const size_t b = gpu::BlockX() * 8 + gpu::Warp();
+  if (b >= blocks) return;  // the whole warp
+  const size_t at = b * kKvBlock + gpu::Lane();
+  out[at] = Rotated(x[at]);
+}
+
 // A warp has 32 elements of a head, which share a scale, as Quantize rounds them. Grid (blocks of a row / 8, rows).
 template <KvType kType>
 GPU_KERNEL(256, 4)
-StoreScaledKernel(const float* x, const KvRow* rows, Pages pages, size_t heads) {
+StoreScaledKernel(const float* x, const KvRow* rows, Pages pages, size_t heads, bool rotated) {
   const size_t b = gpu::BlockX() * 8 + gpu::Warp(), r = gpu::BlockY(), blocks = pages.dim / kKvBlock;
   if (b >= heads * blocks) return;  // the whole warp
   const unsigned lane = gpu::Lane();
   const KvRow row = rows[r];
-  const float v = x[(r * heads * blocks + b) * kKvBlock + lane];
+  const float stored = x[(r * heads * blocks + b) * kKvBlock + lane], v = rotated ? Rotated(stored) : stored;
   std::byte* head = HeadAt(pages, row, row.position, b / blocks);
   const size_t first = b % blocks * kKvBlock;
   const Quantized q = kType == KvType::kQ8_0 ? QuantizeQ8(v) : QuantizeQ4(v);
@@ -56,11 +73,11 @@ void Store(Stream stream, const float* x, const KvRow* rows, size_t count, const
   for (size_t from = 0; from < count; from += kMostRows) {
     const auto part = static_cast<unsigned>(count - from < kMostRows ? count - from : kMostRows);
     const float* at = x + from * heads * pages.dim;
-    WithKvType(kv.type, [&]<KvType kType>() {
+    WithUnrotatedKvType(kv.type, [&]<KvType kType>() {
       if constexpr (KvHasScales(kType)) {
         const size_t blocks = heads * pages.dim / kKvBlock;
         GPU_LAUNCH(StoreScaledKernel<kType>, gpu::Grid(Blocks(blocks, 8), part), 256, stream, at, rows + from, pages,
-                   heads);
+                   heads, KvIsRotated(kv.type));
       } else {
         const size_t width = heads * pages.dim;
         GPU_LAUNCH(StorePlainKernel<kType>, gpu::Grid(Blocks(width, 256), part), 256, stream, at, rows + from, pages,
@@ -75,6 +92,11 @@ void Store(Stream stream, const float* x, const KvRow* rows, size_t count, const
 void StoreKv(Stream stream, const float* k, const float* v, const KvRow* rows, size_t count, const KvView& kv) {
   Store(stream, k, rows, count, kv, KeysOf(kv));
   if (!kv.values_in_keys) Store(stream, v, rows, count, kv, ValuesOf(kv));
+}
+
+void Rotate(Stream stream, const float* x, size_t n, float* out) {
+  const size_t blocks = n / kKvBlock;
+  GPU_LAUNCH(RotateKernel, gpu::Grid(Blocks(blocks, 8)), 256, stream, x, blocks, out);
 }
 
 }  // namespace gyre::cuda
