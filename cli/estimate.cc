@@ -145,7 +145,7 @@ Status EstimateCommand(const EstimateOptions& options) {
   }
   // These are the activations of a step, and the logits of its rows.
   const uint64_t rows = options.max_rows;
-  const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
+  const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.RowElems()) + widest);
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
   if (nodes.size() > sizes.layers.size()) {
     return UsageError("--nodes {}: the model has {}, and each node needs one", options.nodes,

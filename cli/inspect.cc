@@ -152,7 +152,9 @@ void PrintJson(const Model& model, bool tensors) {
   root["quantization"] = whole.quantization;
   root["file_bytes"] = whole.bytes;
   root["layers"] = s.layers.size();
+  root["encoder"] = s.encoder;
   root["dim"] = s.dim;
+  root["streams"] = s.streams;
   root["vocab"] = s.vocab;
   root["context"] = s.context;
   // For each part the first layer that has it is described.
@@ -203,7 +205,8 @@ std::string DraftsNote(const Model& model) {
 
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
-  fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
+  fmt::print("architecture  {}{}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")",
+             s.encoder ? ", an encoder: it makes vectors of texts" : "");
   const Whole whole = Sizes(model);
   fmt::print("parameters    {}\n", DescribeCount(whole.parameters));
   fmt::print("quantization  {}\n", whole.quantization);
@@ -211,7 +214,7 @@ void PrintText(const Model& model, bool tensors) {
              whole.files > 1 ? fmt::format(" in {} files", whole.files) : "");
   fmt::print("layers        {}{}\n", s.layers.size(),
              s.draft_layers > 0 ? fmt::format(", and {} for drafts{}", s.draft_layers, DraftsNote(model)) : "");
-  fmt::print("dimension     {}\n", s.dim);
+  fmt::print("dimension     {}{}\n", s.dim, s.streams > 1 ? fmt::format(", in {} streams", s.streams) : "");
   for (const auto& [ranges, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(ranges) + " ", text);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");
   fmt::print("context       {}\n", s.context);

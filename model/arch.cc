@@ -444,6 +444,17 @@ constexpr Architecture kArchitectures[] = {
      .encoder = true,
      .global_every = 3,
      .global_first = true},
+    {.name = "eurobert", .pairing = RopePairing::kHalves, .encoder = true},
+    {.name = "llama-embed", .pairing = RopePairing::kInterleaved, .encoder = true},
+    {.name = "gemma-embedding",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qk_norm = QkNorm::kHead,
+     .post_norms = true,
+     .encoder = true,
+     .scaled_embedding = true,
+     .global_every = 6,
+     .local_rope_base = 10000.0},
     {.name = "deepseek2",
      .pairing = RopePairing::kInterleaved,
      .normalize_experts = false,
@@ -618,8 +629,17 @@ Status ReadEncoder(const SpecSource& from, int wanted_context, ModelSpec* spec) 
   constexpr std::optional<Pooling> kPoolings[] = {std::nullopt, Pooling::kMean, Pooling::kFirst, Pooling::kLast,
                                                   std::nullopt};
   spec->pooling = kPoolings[pooling];
-  if (!from.arch.encoder) return absl::OkStatus();
   constexpr int kRanks = 4;
+  if (pooling == kRanks && !from.arch.encoder) {
+    constexpr const char* kLabels = "classifier.output_labels";
+    constexpr uint64_t kMostLabels = 1024;
+    GYRE_ASSIGN_OR_RETURN(const GgufValue* labels, from.gguf.Array(from.keys.Name(kLabels), GgufType::kString));
+    if (labels == nullptr || labels->count == 0 || labels->count > kMostLabels)
+      return DataLoss("{} is missing or has no labels, or more than {}", from.keys.Name(kLabels), kMostLabels);
+    ForEachString(*labels, [&](uint64_t, std::string_view label) { spec->labels.emplace_back(label); });
+    spec->pooling = Pooling::kLast;
+  }
+  if (!from.arch.encoder) return absl::OkStatus();
   if (pooling == kRanks) {
     return Unimplemented("{} is {}: an encoder with a classifier, which is not computed",
                          from.keys.Name("pooling_type"), pooling);
@@ -630,7 +650,7 @@ Status ReadEncoder(const SpecSource& from, int wanted_context, ModelSpec* spec) 
   }
   spec->encoder = true;
   spec->tied_head = false;
-  spec->embedding_norm = true;
+  spec->embedding_norm = from.arch.norms != Norms::kRms;
   spec->embedding_norm_bias = spec->final_norm_bias;
   spec->token_types = from.gguf.tensors().Has("token_types.weight");
   spec->final_norm = !from.arch.residual_norms;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/classifier.h"
 #include "model/layer_tensors.h"
 #include "model/quoted.h"
 
@@ -318,6 +319,10 @@ StatusOr<std::vector<std::string>> TensorsWithoutPlace(const TensorTable& tensor
   if (!spec.tied_head && !spec.encoder) used.insert("output.weight");
   if (spec.final_norm) used.insert(std::string(spec.final_norm_name));
   if (spec.final_norm && spec.final_norm_bias) used.insert(kFinalNormBias);
+  if (!spec.labels.empty()) {
+    used.insert({"cls.output.weight", "cls.output.bias"});
+    GYRE_RETURN_IF_ERROR(Classifier::Read(tensors, spec).status());
+  }
   if (spec.streams > 1) {
     for (const bool ends : {false, true}) {
       used.insert(ends ? kStreamsEnd : kStreamsBegin);

@@ -260,7 +260,8 @@ struct ModelSpec {
   // It makes vectors of texts, and no text: there is no output matrix, and a text's rows see each other in both
   // directions, so they are in one step.
   bool encoder = false;
-  std::optional<Pooling> pooling;  // how a text becomes a vector, as the file says
+  std::optional<Pooling> pooling;   // how a text becomes a vector, as the file says
+  std::vector<std::string> labels;  // of a reranker's classifier (model/classifier.h); empty: there is none
   // Of an encoder: embeddings go through a norm, after the vector of the first type of tokens is added where there are
   // types. The norm is of the layers' kind, with the final norm's epsilon.
   bool embedding_norm = false, token_types = false;

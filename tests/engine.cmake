@@ -125,7 +125,7 @@ if(GYRE_TESTS)
   foreach(file ${engine_files})
     gyre_far_entry(${file}_far engine_tests ${file} far)
   endforeach()
-  foreach(file engine_families_test engine_stories_test worker_golden_state_test worker_golden_test
+  foreach(file engine_families_test engine_stories_test worker_golden_encoder_test worker_golden_state_test worker_golden_test
                worker_scalar_forward_test worker_scalar_state_test model_hf_families_test)
     gyre_far_entry(${file}_far golden_tests ${file} far)
   endforeach()

@@ -12,6 +12,7 @@
 #include "model/gguf.h"
 #include "model/weights.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/one_stage.h"
 #include "tests/testing/prompt_logits.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/scalar_math.h"
@@ -38,6 +39,10 @@ struct Definition {
   bool parallel = false;
   bool positions = false;  // learned vectors
   bool qk_norm = false, norm_first = true;
+  bool encoder = false;     // rows see all rows, and the hidden states are what it makes
+  bool scaled = false;      // embeddings, by sqrt(dim)
+  bool post_norms = false;  // RMS norms of what is added to the row
+  int window = 0;           // of the layers but each third: an encoder's rows see half of it to each side
   // How the file holds it.
   bool one_qkv = false, one_gate_up = false, tied = false;
   bool counts_gate = false;  // in the feed-forward length
@@ -79,6 +84,15 @@ constexpr Definition kFamilies[] = {
      .gated = false,
      .act = Act::kReluSquared},
     {.arch = "maincoder", .qk_norm = true, .norm_first = false},
+    {.arch = "eurobert", .encoder = true},
+    {.arch = "llama-embed", .neighbours = true, .encoder = true},
+    {.arch = "gemma-embedding",
+     .act = Act::kGeluTanh,
+     .qk_norm = true,
+     .encoder = true,
+     .scaled = true,
+     .post_norms = true,
+     .window = 12},
 };
 
 constexpr size_t kRowDim = 64, kQueryHeads = 4, kTinyKeyHeads = 2, kTinyHeadDim = 16, kTinyInner = 96, kWords = 96,
@@ -100,6 +114,13 @@ std::vector<std::byte> WriteFamily(const Definition& d, uint32_t layers = kTinyB
   if (d.rotated > 0 && d.rotated < static_cast<int>(kTinyHeadDim))
     w.Uint(key("rope.dimension_count"), static_cast<uint32_t>(d.rotated));
   w.String("tokenizer.ggml.model", "none");
+  if (d.encoder) w.Bool(key("attention.causal"), false);
+  if (d.encoder) w.Uint(key("pooling_type"), 1);
+  if (d.window > 0) {
+    w.Uint(key("attention.sliding_window"), static_cast<uint32_t>(d.window));
+    w.Uint(key("attention.sliding_window_pattern"), 3);
+    w.Float(key("rope.freq_base"), 1e6f);
+  }
   const auto tensor = [&](const std::string& name, std::vector<uint64_t> dims, float scale, float offset) {
     size_t n = 1;
     for (const uint64_t v : dims) n *= v;
@@ -120,7 +141,7 @@ std::vector<std::byte> WriteFamily(const Definition& d, uint32_t layers = kTinyB
   tensor("token_embd.weight", {kRowDim, kWords}, 1, 0);
   if (d.positions) tensor("position_embd.weight", {kRowDim, kPlaces}, 0.5f, 0);
   norm("output_norm", kRowDim, d.layer_norms);
-  if (!d.tied) matrix("output.weight", kWords, kRowDim);
+  if (!d.tied && !d.encoder) matrix("output.weight", kWords, kRowDim);
   const uint64_t q = kQueryHeads * kTinyHeadDim, kv = kTinyKeyHeads * kTinyHeadDim;
   for (size_t i = 0; i < kTinyBlocks; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
@@ -143,6 +164,7 @@ std::vector<std::byte> WriteFamily(const Definition& d, uint32_t layers = kTinyB
     bias(b + "ffn_up", kTinyInner, d.ffn_bias);
     matrix(b + "ffn_down.weight", kRowDim, kTinyInner);
     bias(b + "ffn_down", kRowDim, d.ffn_bias);
+    if (d.post_norms) norm(b + "post_attention_norm", kRowDim, false), norm(b + "post_ffw_norm", kRowDim, false);
   }
   return w.Finish();
 }
@@ -151,15 +173,21 @@ class ScalarFamily {
  public:
   ScalarFamily(const std::vector<std::byte>& file, const Definition& d) : gguf_(*Gguf::Parse(file)), d_(d) {}
 
+  // Of an encoder the hidden states.
   Rows Logits(const std::vector<TokenId>& ids) const {
-    const Matrix embedding = Tensor("token_embd.weight"), output = d_.tied ? embedding : Tensor("output.weight");
+    const Matrix embedding = Tensor("token_embd.weight"),
+                 output = d_.tied || d_.encoder ? embedding : Tensor("output.weight");
     Rows x;
     for (size_t p = 0; p < ids.size(); ++p) {
       x.push_back(RowOf(embedding, static_cast<size_t>(ids[p])));
+      for (double& v : x.back()) v *= d_.scaled ? std::sqrt(static_cast<double>(kRowDim)) : 1;
       if (d_.positions) testing::AddTo(RowOf(Tensor("position_embd.weight"), p), &x.back());
     }
-    for (size_t i = 0; i < kTinyBlocks; ++i) Layer("blk." + std::to_string(i) + ".", &x);
-    for (Vector& row : x) row = output.Times(Norm(row, "output_norm"));
+    for (size_t i = 0; i < kTinyBlocks; ++i) Layer("blk." + std::to_string(i) + ".", (i + 1) % 3 != 0, &x);
+    for (Vector& row : x) {
+      row = Norm(row, "output_norm");
+      if (!d_.encoder) row = output.Times(row);
+    }
     return x;
   }
 
@@ -195,7 +223,7 @@ class ScalarFamily {
     return 0;
   }
   // Norm and rotation of one head of a query or key.
-  void Place(const std::string& norm, size_t position, double* head) const {
+  void Place(const std::string& norm, size_t position, double base, double* head) const {
     const auto normed = [&] {
       const Vector v = testing::RmsNorm({head, head + kTinyHeadDim}, Tensor(norm + ".weight").values);
       std::copy(v.begin(), v.end(), head);
@@ -203,15 +231,25 @@ class ScalarFamily {
     if (d_.qk_norm && d_.norm_first) normed();
     const size_t half = static_cast<size_t>(d_.rotated) / 2;
     for (size_t i = 0; i < half; ++i) {
-      const double angle =
-          static_cast<double>(position) * std::pow(10000.0, -2.0 * static_cast<double>(i) / d_.rotated);
+      const double angle = static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(i) / d_.rotated);
       double &a = head[d_.neighbours ? 2 * i : i], &b = head[d_.neighbours ? 2 * i + 1 : i + half];
       a = std::exchange(b, a * std::sin(angle) + b * std::cos(angle)) * -std::sin(angle) + a * std::cos(angle);
     }
     if (d_.qk_norm && !d_.norm_first) normed();
   }
 
-  void Layer(const std::string& b, Rows* x) const {
+  // Adds what a part of the layer made.
+  void Add(Vector made, const std::string& post_norm, Vector* row) const {
+    testing::AddTo(d_.post_norms ? testing::RmsNorm(made, Tensor(post_norm + ".weight").values) : made, row);
+  }
+  bool Sees(size_t row, size_t other, bool local) const {
+    if (!d_.encoder) return other <= row;
+    const size_t apart = row > other ? row - other : other - row;
+    return d_.window == 0 || !local || apart <= static_cast<size_t>(d_.window) / 2;
+  }
+
+  void Layer(const std::string& b, bool local, Rows* x) const {
+    const double base = d_.window > 0 && !local ? 1e6 : 10000;
     Rows seen, q, k, v;
     const size_t q_rows = kQueryHeads * kTinyHeadDim, kv_rows = kTinyKeyHeads * kTinyHeadDim;
     for (size_t p = 0; p < x->size(); ++p) {
@@ -222,8 +260,8 @@ class ScalarFamily {
       q.push_back(part("attn_q", 0, q_rows));
       k.push_back(part("attn_k", q_rows, kv_rows));
       v.push_back(part("attn_v", q_rows + kv_rows, kv_rows));
-      for (size_t h = 0; h < kQueryHeads; ++h) Place(b + "attn_q_norm", p, &q[p][h * kTinyHeadDim]);
-      for (size_t h = 0; h < kTinyKeyHeads; ++h) Place(b + "attn_k_norm", p, &k[p][h * kTinyHeadDim]);
+      for (size_t h = 0; h < kQueryHeads; ++h) Place(b + "attn_q_norm", p, base, &q[p][h * kTinyHeadDim]);
+      for (size_t h = 0; h < kTinyKeyHeads; ++h) Place(b + "attn_k_norm", p, base, &k[p][h * kTinyHeadDim]);
     }
     for (size_t p = 0; p < x->size(); ++p) {
       Vector attended(q_rows);
@@ -231,28 +269,37 @@ class ScalarFamily {
         const size_t of = h / (kQueryHeads / kTinyKeyHeads) * kTinyHeadDim;
         Vector weights;
         double sum = 0;
-        for (size_t s = 0; s <= p; ++s) {
+        for (size_t s = 0; s < x->size(); ++s) {
+          weights.push_back(0);
+          if (!Sees(p, s, local)) continue;
           double dot = 0;
           for (size_t i = 0; i < kTinyHeadDim; ++i) dot += q[p][h * kTinyHeadDim + i] * k[s][of + i];
-          weights.push_back(std::exp(dot / std::sqrt(static_cast<double>(kTinyHeadDim))));
+          weights.back() = std::exp(dot / std::sqrt(static_cast<double>(kTinyHeadDim)));
           sum += weights.back();
         }
-        for (size_t s = 0; s <= p; ++s) {
+        for (size_t s = 0; s < x->size(); ++s) {
           for (size_t i = 0; i < kTinyHeadDim; ++i) attended[h * kTinyHeadDim + i] += weights[s] / sum * v[s][of + i];
         }
       }
-      testing::AddTo(Linear(b + "attn_output", 0, kRowDim, d_.output_bias, attended), &(*x)[p]);
+      Add(Linear(b + "attn_output", 0, kRowDim, d_.output_bias, attended), b + "post_attention_norm", &(*x)[p]);
       const Vector in = d_.parallel ? seen[p] : Norm((*x)[p], b + "ffn_norm");
       Vector up = Linear(b + "ffn_up", d_.one_gate_up ? kTinyInner : 0, kTinyInner, d_.ffn_bias, in), inner = up;
       if (d_.gated) inner = Linear(b + (d_.one_gate_up ? "ffn_up" : "ffn_gate"), 0, kTinyInner, false, in);
       for (size_t i = 0; i < kTinyInner; ++i) inner[i] = Activated(inner[i]) * (d_.gated ? up[i] : 1);
-      testing::AddTo(Linear(b + "ffn_down", 0, kRowDim, d_.ffn_bias, inner), &(*x)[p]);
+      Add(Linear(b + "ffn_down", 0, kRowDim, d_.ffn_bias, inner), b + "post_ffw_norm", &(*x)[p]);
     }
   }
 
   const Gguf gguf_;
   const Definition d_;
 };
+
+// Of all rows of an encoder.
+std::vector<std::vector<float>> HiddenStates(const std::string& path, const std::vector<TokenId>& ids) {
+  testing::OneStage stage(*OpenModel(path), testing::TestDevice(DetectIsa(), 2), true, KvType::kF32, false, true);
+  const RowRequest all{.first = 0, .count = static_cast<uint32_t>(ids.size()), .mode = RowMode::kHidden};
+  return stage.Run({{1, 0, RowClass::kPrompt, ids, {all}}});
+}
 
 TEST(ScalarFamilies, ComputeWhatTheirAuthorsDefine) {
   std::mt19937 random(1);
@@ -271,7 +318,7 @@ TEST(ScalarFamilies, ComputeWhatTheirAuthorsDefine) {
     o.exact = true;
     o.quiet = true;
     o.chunk = 17;
-    const auto got = testing::PromptLogits(o, ids);
+    const auto got = d.encoder ? HiddenStates(file.path(), ids) : testing::PromptLogits(o, ids);
     ASSERT_EQ(got.size(), ids.size());
     EXPECT_LE(testing::WorstRow(got, ScalarFamily(bytes, d).Logits(ids)), 2e-5);
     // The distance is that of another model where a fact is another.

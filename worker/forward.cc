@@ -147,6 +147,7 @@ const RowPlaces::Sight& RowPlaces::SightOf(int reach, Backend& queue) {
   if (found->fresh) return found->sight;
   found->host_rows.clear();
   found->sight.pieces.clear();
+  found->sight.end = 0;
   for (size_t i = 0; i < count(); ++i) {
     KvRow row = host_rows()[i];
     const uint32_t last = host_lasts_[i], wide = static_cast<uint32_t>(reach),
@@ -155,6 +156,7 @@ const RowPlaces::Sight& RowPlaces::SightOf(int reach, Backend& queue) {
     // All rows that see as far as they may have one window, and so have those that see the sequence's beginning.
     const int window = reach == 0 ? 0 : begin == 0 ? 2 * reach + 1 : static_cast<int>(end - begin + 1);
     row.position = end;
+    found->sight.end = std::max(found->sight.end, end + 1);
     found->host_rows.push_back(row);
     if (found->sight.pieces.empty() || found->sight.pieces.back().window != window)
       found->sight.pieces.push_back({0, window});
@@ -381,6 +383,7 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
     const RowPlaces::Sight& sight = places.SightOf(spec.window / 2, backend_);
     rows = sight.rows;
     pieces = sight.pieces;
+    params.end = sight.end;
   }
   size_t row = 0, end = 0, piece = 0, piece_end = pieces[0].rows;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {

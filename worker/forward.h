@@ -67,6 +67,7 @@ class RowPlaces {
   // `reach`: how many positions it sees to each side; 0: all. They lie on the device.
   struct Sight {
     std::span<const KvRow> rows;
+    uint32_t end = 0;  // above all of their positions
     // Consecutive rows, and the window that ends each one's sight where it begins; 0: it begins with the sequence.
     struct Piece {
       size_t rows;

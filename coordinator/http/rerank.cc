@@ -11,6 +11,8 @@
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_sampling.h"
 #include "fmt/core.h"
+#include "model/classifier.h"
+#include "model/weights.h"
 
 namespace gyre::http {
 namespace {
@@ -31,8 +33,10 @@ struct RerankJob {
   size_t top = 0;  // results
   bool with_documents = false;
   TokenId yes = -1, no = -1;
-  std::vector<Request> requests;   // one for each document
-  std::vector<double> relevances;  // likewise
+  std::optional<Classifier> classifier;  // in place of the words yes and no
+  size_t label = 0;                      // yes, of its labels
+  std::vector<Request> requests;         // one for each document
+  std::vector<double> relevances;        // likewise
   uint64_t tokens = 0;
 };
 
@@ -55,12 +59,39 @@ StatusOr<Request> JudgeRequest(const Service& service, const RerankJob& job, con
   chat.conversation.extra["enable_thinking"] = false;
   GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, service.Prompt(std::move(chat)));
   Question question = settings;
+  if (job.classifier) {
+    question.embedding = Pooling::kLast;
+    question.input = std::move(prompt.ids);
+    return service.MakeRequest(std::move(question));
+  }
   ScoreSettings& score = question.score.emplace();
   score.from = static_cast<uint32_t>(prompt.ids.size());
   score.named = {{std::min(job.yes, job.no), std::max(job.yes, job.no)}};
   prompt.ids.push_back(job.yes);
   question.input = std::move(prompt.ids);
   return service.MakeRequest(std::move(question));
+}
+
+// Who judges: the model's classifier, or the chances of the words yes and no.
+std::optional<ApiError> ReadJudge(const Service& service, RerankJob* job) {
+  const ModelSpec& spec = service.model().spec();
+  if (!spec.labels.empty()) {
+    StatusOr<Classifier> classifier = Classifier::Read(service.model().tensors(), spec);
+    if (!classifier.ok()) return FromInput(classifier.status());
+    job->classifier = *std::move(classifier);
+    const auto yes = std::find(spec.labels.begin(), spec.labels.end(), "yes");
+    if (spec.labels.size() > 1 && yes == spec.labels.end())
+      return Unprocessable("none of the labels of this model's classifier is yes");
+    job->label = spec.labels.size() == 1 ? 0 : static_cast<size_t>(yes - spec.labels.begin());
+    return std::nullopt;
+  }
+  for (const auto& [word, id] : {std::pair("yes", &job->yes), {"no", &job->no}}) {
+    const StatusOr<TokenId> found = FirstId(service, word);
+    if (!found.ok()) return FromInput(found.status());
+    *id = *found;
+  }
+  if (job->yes == job->no) return Unprocessable("in this model yes and no begin with the same token");
+  return std::nullopt;
 }
 
 std::optional<ApiError> ReadRerank(const ApiContext& context, const HttpRequest& http, RerankJob* job) {
@@ -96,12 +127,7 @@ std::optional<ApiError> ReadRerank(const ApiContext& context, const HttpRequest&
   }
   if (std::optional<ApiError> error = fields.Finish()) return error;
   job->top = std::min(job->documents.size(), static_cast<size_t>(top.value_or(INT32_MAX)));
-  for (const auto& [word, id] : {std::pair("yes", &job->yes), {"no", &job->no}}) {
-    const StatusOr<TokenId> found = FirstId(context.service, word);
-    if (!found.ok()) return FromInput(found.status());
-    *id = *found;
-  }
-  if (job->yes == job->no) return Unprocessable("in this model yes and no begin with the same token");
+  if (std::optional<ApiError> error = ReadJudge(context.service, job)) return error;
   for (size_t i = 0; i < job->documents.size(); ++i) {
     auto request = JudgeRequest(context.service, *job, job->documents[i], settings);
     if (!request.ok()) return FromInput(request.status(), fmt::format("documents[{}]", i));
@@ -124,6 +150,8 @@ Awaitable<std::optional<ApiError>> Judge(const ApiContext& context, Exchange& ex
         const bool yes_first = job.yes < job.no;
         const double a = static_cast<double>(score->named[0].logprob), b = static_cast<double>(score->named[1].logprob);
         job.relevances[first + item->index] = 1 / (1 + std::exp(yes_first ? b - a : a - b));
+      } else if (const auto* vector = std::get_if<EmbeddingEvent>(&item->event)) {
+        job.relevances[first + item->index] = job.classifier->Probabilities(vector->values)[job.label];
       } else if (const auto* finished = std::get_if<Finished>(&item->event)) {
         job.tokens += finished->usage.prompt_tokens;
       } else {
