@@ -74,7 +74,7 @@ TEST(KvRounding, OfTheDemoModelIsSmall) {
 
 // Some models have channels of keys and values that are many times as large as the others. A head here has one such
 // element in each block of 32, and what reads these elements is as many times smaller.
-constexpr size_t kDim = 128, kHeadDim = 64, kOutlier = 3;
+constexpr size_t kWidth = 128, kHeadWidth = 64, kOutlier = 3;
 constexpr float kTimes = 30;
 bool IsOutlier(size_t element) { return element % kKvBlock == kOutlier; }
 void MakeOutliers(const std::string& name, std::vector<float>* values) {
@@ -82,8 +82,8 @@ void MakeOutliers(const std::string& name, std::vector<float>* values) {
     float& v = (*values)[i];
     if (name.ends_with("attn_k_norm.weight") && IsOutlier(i)) v *= kTimes;
     if (name.ends_with("attn_q_norm.weight") && IsOutlier(i)) v /= kTimes;
-    if (name.ends_with("attn_v.weight") && IsOutlier(i / kDim)) v *= kTimes;
-    if (name.ends_with("attn_output.weight") && IsOutlier(i % kDim)) v /= kTimes;
+    if (name.ends_with("attn_v.weight") && IsOutlier(i / kWidth)) v *= kTimes;
+    if (name.ends_with("attn_output.weight") && IsOutlier(i % kWidth)) v /= kTimes;
   }
 }
 
@@ -91,9 +91,9 @@ TEST(KvRounding, RotationKeepsWhatLargeElementsWouldDrown) {
   for (const uint32_t seed : {1u, 2u}) {
     const testing::TinyModelFile file({.arch = "qwen3",
                                        .seed = seed,
-                                       .dim = kDim,
-                                       .heads = kDim / kHeadDim,
-                                       .kv_heads = kDim / kHeadDim,
+                                       .dim = kWidth,
+                                       .heads = kWidth / kHeadWidth,
+                                       .kv_heads = kWidth / kHeadWidth,
                                        .ffn = 192,
                                        .change = MakeOutliers});
     std::vector<TokenId> ids;

@@ -28,7 +28,8 @@ class OneStage {
     StageParts parts{
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
-      auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {}, exact);
+      auto layer = *LoadLayer(
+          *model, i, *backend_, [](size_t) {}, exact);
       const PoolSizes sizes(
           {.block_size = kPageSize, .memory = {.units = {kPages, kSlotCount, kPages}}, .kv_type = kv});
       layer->pages = *PagePool::For(layer->spec, model->spec().dim, sizes, *device_);
