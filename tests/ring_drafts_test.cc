@@ -79,15 +79,15 @@ TEST_F(RingDraftsTest, TextsAreTheSameWithItAndWhereItIsKilled) {
 TEST_F(RingDraftsTest, WhatCanNotDraftIsRefusedWithTheReason) {
   const testing::TinyModelFile other{testing::TinyOptions{.vocab = 80}};
   Ring ring(model_.path(), {});
+  testing::Process& foreign = AddDrafter(ring, "foreign", other.path());
+  EXPECT_EQ(foreign.Wait(seconds(20)), 1);
+  EXPECT_THAT(foreign.output(), HasSubstr("can't draft for"));
   testing::Process& first = AddDrafter(ring, "first", model_.path());
   ASSERT_TRUE(first.WaitFor("drafts for ").has_value()) << first.output();
   ASSERT_TRUE(ring.serve().WaitFor("first drafts for this coordinator").has_value());
   testing::Process& second = AddDrafter(ring, "second", model_.path());
   EXPECT_EQ(second.Wait(seconds(20)), 1);
   EXPECT_THAT(second.output(), HasSubstr("refuses this worker's drafts: first drafts for this coordinator already"));
-  testing::Process& foreign = AddDrafter(ring, "foreign", other.path());
-  EXPECT_EQ(foreign.Wait(seconds(20)), 1);
-  EXPECT_THAT(foreign.output(), HasSubstr("can't draft for"));
   Ring off(model_.path(), {"--speculation", "off"});
   testing::Process& unwanted = AddDrafter(off, "unwanted", model_.path());
   EXPECT_EQ(unwanted.Wait(seconds(20)), 1);

@@ -85,7 +85,8 @@ class Loader {
                                               ".k_proj.k_scale",
                                               ".v_proj.v_scale",
                                               "_scales"};
-      if (std::any_of(std::begin(kBeside), std::end(kBeside), [&](std::string_view end) { return Ends(name, end); }))
+      if (std::any_of(std::begin(kBeside), std::end(kBeside),
+                      [&of = name](std::string_view end) { return Ends(of, end); }))
         continue;
       f_.draft_tensors += IsDraftName(name) ? 1 : 0;
       if (Ends(name, "_proj_blocks") || Ends(name, "_proj_bias")) {
