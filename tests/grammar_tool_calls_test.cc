@@ -68,7 +68,7 @@ TEST(GrammarToolCalls, RequiredCallsOfEveryFormAreReadAndObeyTheirSchemas) {
       const auto g = MadeCalls(calls, format, vocabulary.trie());
       ASSERT_TRUE(g.ok()) << tools.name << ": " << g.status();
       size_t most = 0, texts = 0;
-      constexpr size_t kTexts = testing::kSanitized ? 24 : 120;
+      constexpr size_t kTexts = testing::kSanitized ? 60 : 120;
       for (size_t i = 0; i < kTexts; ++i) {
         std::vector<TokenId> tokens;
         if (!Draw(g->get(), vocabulary, &random, (*g)->start(), &tokens)) continue;
