@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/hf/rearrange.h"
+#include "model/scale_name.h"
 
 namespace gyre {
 namespace {
@@ -95,7 +96,7 @@ Status SplitOldTensors(Gguf* gguf) {
   }
   for (const std::string& layer : layers) {
     const std::string stem = layer + old.substr(0, old.rfind('.'));
-    const bool scaled = gguf->tensors().ScaledBy(stem + ".scale") == layer + old;
+    const bool scaled = gguf->tensors().ScaledBy(ScaleNameOf(layer + old)) == layer + old;
     GYRE_RETURN_IF_ERROR((latent ? SplitLatent : SplitState)(layer, layer + old, gguf));
     // The tensors that were made have it.
     for (const char* end : {".scale", ".input_scale"}) {

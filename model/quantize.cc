@@ -16,6 +16,7 @@
 #include "model/gguf_writer.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
+#include "model/scale_name.h"
 #include "model/text_pattern.h"
 
 namespace gyre {
@@ -416,7 +417,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   for (size_t i = 0; i < order.size(); ++i) {
     const auto& [name, t] = order[i];
     changes[name] = types[i] != t->type || o.additions.contains(name);
-    const std::string scale = name.ends_with(".weight") ? name.substr(0, name.size() - 7) + ".scale" : "";
+    const std::string scale = ScaleNameOf(name);
     scaled[name] = changes[name] && types[i] == DType::kNVFP4 && !scale.empty() &&
                    (!tensors.Has(scale) || tensors.ScaledBy(scale) == name);
   }
@@ -430,7 +431,7 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
     const auto& [name, t] = order[i];
     if (left_out(name)) continue;
     writer.AddTensor(name, types[i], t->dims);
-    if (scaled[name]) writer.AddTensor(name.substr(0, name.size() - 7) + ".scale", DType::kF32, {matrices(*t)});
+    if (scaled[name]) writer.AddTensor(ScaleNameOf(name), DType::kF32, {matrices(*t)});
   }
   GYRE_RETURN_IF_ERROR(writer.Begin());
 

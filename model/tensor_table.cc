@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "model/quoted.h"
+#include "model/scale_name.h"
 
 namespace gyre {
 namespace {
@@ -18,12 +19,6 @@ std::string KnownTypes() {
     if (info.dequantizes) names += (names.empty() ? "" : " ") + std::string(info.name);
   }
   return names;
-}
-
-// The name with another end; "" if it does not end so.
-std::string Sibling(std::string_view name, std::string_view end, std::string_view other) {
-  if (!name.ends_with(end)) return "";
-  return std::string(name.substr(0, name.size() - end.size())) + std::string(other);
 }
 
 }  // namespace
@@ -58,7 +53,7 @@ Status TensorTable::AddScales() {
   for (auto& [name, t] : tensors_) {
     // A part of a file does not show yet whose a scale is.
     if (t.type == DType::kNVFP4) t.scales = nullptr, t.group = 0;
-    const std::string scale = Sibling(name, ".weight", ".scale");
+    const std::string scale = ScaleNameOf(name);
     const TensorView* s = Find(scale);
     if (s == nullptr || ScaledBy(scale) != name) continue;
     const bool experts = t.dims.size() == 3 && s->dims == std::vector<uint64_t>{t.dims[2]};

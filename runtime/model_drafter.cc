@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/cluster/planner.h"
+#include "coordinator/engine/learned_time.h"
 #include "coordinator/engine/sampler.h"
 #include "model/tokenizer.h"
 
@@ -306,9 +307,7 @@ void ModelDrafter::Serve(std::vector<Asked>* asked) {
     Compute(round);
   }
   if (rounds > 0) {
-    const int64_t took = std::chrono::nanoseconds(Clock::now() - began).count() / rounds;
-    const int64_t before = each_.load(std::memory_order_relaxed);
-    each_.store(before == 0 ? took : before + (std::min(took, 4 * before) - before) / 8, std::memory_order_relaxed);
+    LearnGuess(&each_, std::chrono::nanoseconds(Clock::now() - began).count() / rounds);
   }
   for (Asked& a : *asked) {
     Text& text = texts_[a.question.seq];

@@ -11,9 +11,13 @@ const PackedWeight& RowLength::OnesOf(size_t n) {
   return *ones.packed;
 }
 
-const float* RowLength::Of(const float* x, size_t rows, size_t n, float* unit) {
+void RowLength::Divide(const float* x, size_t rows, size_t n, float* unit) {
   constexpr float kNoLength = 1e-30f;  // a row of zeros stays one
   backend_.RmsNorm(x, rows, n, nullptr, kNoLength, unit);
+}
+
+const float* RowLength::Of(const float* x, size_t rows, size_t n, float* unit) {
+  Divide(x, rows, n, unit);
   float* products = products_.EnsureCapacity(backend_.device(), rows * n);
   float* lengths = lengths_.EnsureCapacity(backend_.device(), rows);
   // The sum of squares, divided by the length once, is n times the length.

@@ -5,9 +5,7 @@
 namespace gyre {
 
 void Streams::SetLengths(const float* lengths, size_t rows, float* x) {
-  float* unit = Room(unit_, rows * dim_);
-  length_.Of(x, rows, dim_, unit);
-  backend_.Copy(unit, x, rows * dim_ * sizeof(float));
+  length_.Divide(x, rows, dim_, x);
   backend_.ScaleRows(x, rows, dim_, lengths);
 }
 

@@ -48,7 +48,7 @@ class Streams {
   RowLength length_;
   size_t rows_ = 0, count_ = 0;                // of the predictions when they were made; and streams
   DeviceBuffer<float> streams_, predictions_;  // [stream][rows][dim]
-  DeviceBuffer<float> weighted_, column_, normed_, scores_, weights_, lengths_, unit_, product_;
+  DeviceBuffer<float> weighted_, column_, normed_, scores_, weights_, lengths_, product_;
 };
 
 }  // namespace gyre

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/thread.h"
+#include "coordinator/engine/learned_time.h"
 
 namespace gyre {
 namespace {
@@ -126,10 +127,8 @@ void RemoteDrafter::Answer(uint64_t stream, uint64_t number, std::vector<TokenId
     Asked& asked = it->second;
     if (drafts.size() > asked.most) drafts.resize(asked.most);
     if (asked.answer && !drafts.empty()) {  // one that came too late says nothing of those that are waited for
-      const int64_t took =
-                        std::chrono::nanoseconds(Clock::now() - asked.at).count() / static_cast<int64_t>(drafts.size()),
-                    before = each_;
-      each_ = before == 0 ? took : before + (std::min(took, 4 * before) - before) / 8;
+      LearnGuess(&each_,
+                 std::chrono::nanoseconds(Clock::now() - asked.at).count() / static_cast<int64_t>(drafts.size()));
     }
     if (asked.answer && !stopped_) {
       answers.emplace_back([answer = std::move(asked.answer), drafts = std::move(drafts)] { answer(drafts); });

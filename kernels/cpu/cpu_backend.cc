@@ -368,10 +368,7 @@ class CpuBackend : public HostBackend {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const size_t panels = PanelCount(w.n);
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
-      const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
-      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.data() + begin * w.panel_bytes, end - begin, columns,
-                      out + begin * kPanel, w.n, ops_.streams);
-      ScaleProducts(w, rows, columns, out + begin * kPanel, w.n);
+      MultiplyPanels(ops_, quantized, rows, w, begin, end, out, w.n);
     });
   }
 

@@ -10,6 +10,7 @@
 #include "model/hf/rearrange.h"
 #include "model/hf/tensor_names.h"
 #include "model/layer_reader.h"
+#include "model/scale_name.h"
 #include "model/source_files.h"
 
 namespace gyre {
@@ -48,7 +49,7 @@ StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
   for (size_t i = 0, weights = items.size(); i < weights; ++i) {
     if (items[i].parts[0]->type != DType::kNVFP4 || items[i].parts[0]->scales == nullptr) continue;
     Item scales = items[i];
-    scales.name = scales.name.substr(0, scales.name.rfind('.')) + ".scale";
+    scales.name = ScaleNameOf(scales.name);
     if (tensors.Has(scales.name))
       return Unimplemented("{} stands in the way of the second scales of {}", scales.name, items[i].name);
     scales.second_scales = true;

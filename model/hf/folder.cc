@@ -108,6 +108,11 @@ class Loader {
     return s.size() > tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0;
   }
 
+  // Codes of 4 bits, two neighbours a byte, in GGUF's order: the first half in the low bits of `bytes` bytes.
+  static void PutFp4Codes(const std::byte* from, uint64_t bytes, std::byte* to) {
+    const auto code = [from](uint64_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
+    for (uint64_t j = 0; j < bytes; ++j) to[j] = code(j) | code(j + bytes) << 4;
+  }
   // Codes of 4 bits may be named "X.weight_packed".
   static std::string WeightName(const std::string& name) {
     return Ends(name, ".weight_packed") ? name.substr(0, name.rfind('_')) : name;
@@ -269,10 +274,8 @@ class Loader {
           std::byte* to = out.data();
           for (uint64_t r = first; r < rows; r += step) {
             for (uint64_t b = 0; b < blocks; ++b, to += 17) {
-              const std::byte* from = codes.data() + (r * blocks + b) * 16;
-              const auto code = [from](size_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
               to[0] = scales[r * blocks + b];
-              for (size_t j = 0; j < 16; ++j) to[1 + j] = code(j) | code(j + 16) << 4;
+              PutFp4Codes(codes.data() + (r * blocks + b) * 16, 16, to + 1);
             }
           }
           return out;
@@ -359,8 +362,8 @@ class Loader {
             out.insert(out.end(), scales.data() + g, scales.data() + g + each);
             for (const std::byte* from = codes.data() + g * half; from < codes.data() + (g + each) * half;
                  from += half) {
-              const auto code = [from](uint64_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
-              for (uint64_t j = 0; j < half; ++j) out.push_back(code(j) | code(j + half) << 4);
+              out.resize(out.size() + half);
+              PutFp4Codes(from, half, &out[out.size() - half]);
             }
           }
           return out;

@@ -4,6 +4,14 @@
 
 namespace gyre::cpu {
 
+void MultiplyPanels(const IsaOps& ops, const Quantized& x, size_t rows, const CpuWeight& w, size_t from, size_t to,
+                    float* out, size_t ldo) {
+  const size_t column = from * kPanel, columns = std::min(w.n - column, (to - from) * kPanel);
+  ops.dot_panels(x, rows, w.panel_type, w.panels.data() + from * w.panel_bytes, to - from, columns, out + column, ldo,
+                 ops.streams);
+  ScaleProducts(w, rows, columns, out + column, ldo);
+}
+
 void JointProducts::Run(const IsaOps& ops, const Team& team) {
   panels_before_.assign(1, 0);
   double ns = 0;
@@ -19,10 +27,7 @@ void JointProducts::Run(const IsaOps& ops, const Team& team) {
       const Product& p = products_[i];
       // Both ends are even, as the numbers of panels are.
       const size_t from = begin - panels_before_[i], to = std::min(end, panels_before_[i + 1]) - panels_before_[i];
-      const size_t columns = std::min(p.w->n - from * kPanel, (to - from) * kPanel);
-      ops.dot_panels(p.x, p.rows, p.w->panel_type, p.w->panels.data() + from * p.w->panel_bytes, to - from, columns,
-                     p.out + from * kPanel, p.stride, ops.streams);
-      ScaleProducts(*p.w, p.rows, columns, p.out + from * kPanel, p.stride);
+      MultiplyPanels(ops, p.x, p.rows, *p.w, from, to, p.out, p.stride);
       begin = panels_before_[i] + to;
     }
   });

@@ -10,6 +10,11 @@
 
 namespace gyre::cpu {
 
+// Panels [from, to) of the product of `rows` rows x with w: out[r][n], `ldo` floats from row to row. REQUIRES: w has
+// panels. Different panels at once, on any threads.
+void MultiplyPanels(const IsaOps& ops, const Quantized& x, size_t rows, const CpuWeight& w, size_t from, size_t to,
+                    float* out, size_t ldo);
+
 class JointProducts {
  public:
   void Clear() { products_.clear(); }
