@@ -94,9 +94,8 @@ enum class Slot : uint8_t {
   kSideGate,       // [width][dim]
   kSideOut,        // [dim][width]
   kSidePostNorm,   // [dim]
-  // Of several streams: the router and its norm, its products with the predictions and the corrections, and the scale
-  // of
-  // the first stream before the per-layer embedding.
+  // A model with several streams has a router with a norm, matrices that turn the router's scores into weights of
+  // predictions and of corrections, and a scale of the first stream before the per-layer embedding.
   kStreamRouter,  // [streams][dim]
   kStreamRouterNorm,
   kStreamPrediction,  // [streams][streams][streams]

@@ -411,8 +411,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   }
   if (mix != nullptr) writer.Add("general.file_type", mix->file_type);
   writer.Add("general.quantization_version", uint32_t{2});
-  // Which tensors get new codes. NVFP4's have a scale of the second level beside them, unless another tensor has its
-  // name.
+  // `changes` says which tensors get new codes, and `scaled` which of these get a scale of the second level beside
+  // them: those in NVFP4, unless another tensor has the scale's name.
   std::map<std::string, bool> changes, scaled;
   for (size_t i = 0; i < order.size(); ++i) {
     const auto& [name, t] = order[i];

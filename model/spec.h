@@ -262,8 +262,8 @@ struct ModelSpec {
   bool encoder = false;
   std::optional<Pooling> pooling;   // how a text becomes a vector, as the file says
   std::vector<std::string> labels;  // of a reranker's classifier (model/classifier.h); empty: there is none
-  // Of an encoder: embeddings go through a norm, after the vector of the first type of tokens is added where there are
-  // types. The norm is of the layers' kind, with the final norm's epsilon.
+  // An encoder's embeddings go through a norm of the layers' kind, with the final norm's epsilon. Where the model has
+  // types of tokens, the vector of the first type is added before.
   bool embedding_norm = false, token_types = false;
   bool embedding_norm_bias = false;
   bool final_norm = true;  // otherwise the last layer's rows are the hidden states

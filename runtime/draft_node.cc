@@ -155,7 +155,8 @@ StatusOr<v1::DraftsWelcome> DraftNode::ReadWelcome(Stream& stream, TokenList* ta
   return welcome;
 }
 
-// Of the texts that run at once, as many as memory holds: of others the pages are taken back.
+// The number of whole contexts that fit into memory, at most as many as run at once. If more texts run, the one that
+// was unused for longest loses its pages.
 StatusOr<uint32_t> DraftNode::TextsThatFit(const v1::DraftsWelcome& welcome) const {
   const std::optional<DeviceRoom> device = options_.device->room();
   const uint64_t room = device ? RoomForLayers(*device) : AvailableMemory() / 10 * 9;

@@ -25,7 +25,7 @@ class RemoteDrafterTest : public ::testing::Test {
     DraftQuestion question;
     std::vector<SeqId> ended;
   };
-  // Of a worker's stream.
+  // The other end of a worker's stream.
   struct Worker {
     uint64_t number = 0;
     std::vector<Question> asked;

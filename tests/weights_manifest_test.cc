@@ -171,7 +171,7 @@ TEST(ManifestTest, AStageNeedsItsLayersAndItsEnds) {
   size_t count = all.ends.size();
   for (const auto& layer : all.layers) count += layer.size();
   EXPECT_EQ(count, testing::TensorPieces(*manifest).size());
-  // Of a file in which two layers have one block's tensors.
+  // In this file two layers share one block's tensors.
   const NeededPieces twos = PiecesOf(*manifest, {2, 6}, false, false, tied, false, 2);
   ASSERT_EQ(twos.layers.size(), 4u);
   for (const size_t i : {0, 1}) {

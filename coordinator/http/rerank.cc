@@ -72,7 +72,7 @@ StatusOr<Request> JudgeRequest(const Service& service, const RerankJob& job, con
   return service.MakeRequest(std::move(question));
 }
 
-// Who judges: the model's classifier, or the chances of the words yes and no.
+// Sets what judges a document: the model's classifier, or else the chances of the words yes and no.
 std::optional<ApiError> ReadJudge(const Service& service, RerankJob* job) {
   const ModelSpec& spec = service.model().spec();
   if (!spec.labels.empty()) {

@@ -60,7 +60,7 @@ class BookQuads {
     return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_and_si256(there, each), each), _mm256_set1_epi8(1));
   }
   static constexpr bool kNegates = L::kSigns == BookSigns::kEven || L::kSigns == BookSigns::kAll;
-  // What is added to a weight so that it is not negative.
+  // This number is added to each weight, so that none is negative.
   static constexpr int kAdded = kNegates ? 0 : 9;
 
  private:
