@@ -367,9 +367,8 @@ class CpuBackend : public HostBackend {
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const size_t panels = PanelCount(w.n);
-    team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
-      MultiplyPanels(ops_, quantized, rows, w, begin, end, out, w.n);
-    });
+    team_.For(panels, kPanelGrain, ns,
+              [&](size_t begin, size_t end) { MultiplyPanels(ops_, quantized, rows, w, begin, end, out, w.n); });
   }
 
   // Whether it pays to compute products in one region: some are so small that the threads' meeting counts.
