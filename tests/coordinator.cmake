@@ -25,7 +25,7 @@ if(GYRE_TESTS)
   gyre_tests(coordinator_journal_tests "unit;pure;asan" FILES coordinator_request_journal_test coordinator_response_journal_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;tsan" FILES coordinator_cluster_test coordinator_remote_drafter_test DEPS gyre_coordinator)
-  gyre_tests(service_tests "unit;asan;tsan"
+  gyre_tests(service_tests "unit;tsan"
     FILES coordinator_changing_lines_test coordinator_service_test coordinator_state_test coordinator_option_docs_test
     DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"

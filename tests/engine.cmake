@@ -6,8 +6,9 @@ if(GYRE_TESTS)
           engine_reattach_test engine_window_test engine_adapter_test engine_speculation_families_test
           engine_grammar_beside_test
     DEPS gyre_runtime far_device Boost::json)
-  # Arithmetic of families, not threads: ThreadSanitizer would find nothing more in them.
-  set_tests_properties(engine_speculation_families_test PROPERTIES LABELS engine)
+  # Arithmetic, not threads: ThreadSanitizer would find nothing more in them.
+  set_tests_properties(engine_speculation_families_test engine_adapter_test engine_mtp_test engine_context_shift_test
+                       engine_window_test engine_classes_test engine_score_test PROPERTIES LABELS engine)
   target_sources(engine_tests PRIVATE testing/far_kind.cc testing/isa_environment.cc testing/emulated_isa.cc)
   add_dependencies(other_tests engine_tests)  # with other instruction sets, and on a far device
   gyre_tests(golden_tests "engine;openmp"

@@ -1,6 +1,6 @@
 # Models by name, against a hub that stands in the test's process.
 if(GYRE_TESTS)
-  gyre_tests(hub_tests "unit;asan"
+  gyre_tests(hub_tests unit
              FILES hub_cache_test hub_client_test hub_download_test hub_kill_test hub_names_test hub_policy_test hub_pull_test
                    hub_ranges_test
              DEPS gyre_hub gyre_transport OpenSSL::SSL OpenSSL::Crypto Boost::json)

@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(transport_tests "unit;asan;tsan"
+  gyre_tests(transport_tests "unit;tsan"
     FILES transport_carrier_test transport_discovery_test transport_hostile_test transport_link_contract_test
           transport_link_inbox_test transport_link_test transport_idle_timeout_test transport_queued_link_test transport_ring_port_test transport_shm_test
           transport_tls_test transport_udp_port_test

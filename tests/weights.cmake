@@ -1,5 +1,5 @@
 if(GYRE_TESTS)
-  gyre_tests(weights_tests "unit;asan;tsan"
+  gyre_tests(weights_tests "unit;tsan"
     FILES weights_cache_test weights_fetch_policy_test weights_fetch_test weights_manifest_test
     DEPS gyre_weights Boost::json)
 endif()
