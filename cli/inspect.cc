@@ -98,6 +98,10 @@ std::string Describe(const LayerSpec& l) {
     std::string operator()(const ShortConvolutionSpec& c) const {
       return fmt::format("a convolution over {}", Counted(static_cast<uint64_t>(c.kernel), "position"));
     }
+    std::string operator()(const TimeMixSpec& t) const {
+      return fmt::format("time mixing of {}, {} wide", Heads(t.heads), t.head_dim);
+    }
+    std::string operator()(const ChannelMixSpec& c) const { return fmt::format("channel mixing {}", c.width); }
     std::string operator()(const DenseSpec& d) const { return fmt::format("feed-forward {}", d.width); }
     std::string operator()(const ExpertSpec& e) const {
       return fmt::format("{} of {}, {} for a token{}", Counted(static_cast<uint64_t>(e.count), "expert"), e.width,

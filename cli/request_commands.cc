@@ -27,7 +27,7 @@ Status NeedTarget(const TargetOptions& o) {
 
 void AddFormatFlag(CLI::App* app, std::string* format) {
   app->add_option("--format", *format, "chat template (default: the model's own, else by its vocabulary)")
-      ->check(CLI::IsMember({"plain", "chatml", "llama3", "gemma", "mistral"}));
+      ->check(CLI::IsMember({"plain", "chatml", "llama3", "gemma", "mistral", "rwkv-world"}));
 }
 
 void AddWrapFlag(CLI::App* app, bool* no_wrap) {

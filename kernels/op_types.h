@@ -48,16 +48,25 @@ struct ShortConvParams {
   const float* bias = nullptr;  // [channels], or null
   bool silu = false;            // on the sum
   size_t state_at = 0;          // floats from StateRun::state to the inputs [taps - 1][channels], oldest first
+  // So many convolutions of the same inputs, with weights w [outputs][taps][channels]; the result of each begins
+  // output_step floats behind that of the one before.
+  size_t outputs = 1, output_step = 0;
 };
+
+// The step of a decay gate, of x with its bias: log(1 + exp(x)), or 1 / (1 + exp(-x)).
+enum class DecayStep : uint8_t { kSoftplus, kSigmoid };
 
 // Linear attention with decay. The state of a value head is a matrix S [key_dim][value_dim]. Plain, this is Mamba-2
 // (Dao and Gu 2024: k = B, q = C); with the delta rule a Gated DeltaNet (Yang et al. 2024).
 struct StateScanParams {
   size_t key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
   size_t key_dim = 0, value_dim = 0;
-  bool interleaved = false;     // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
-  bool channel_decay = false;   // each row of S has a decay of its own (Kimi Delta Attention: Kimi Team 2025; Mamba-1)
-  bool delta = false;           // what is written is beta (v - S^T k) instead of beta v, S^T k of the decayed state
+  bool interleaved = false;    // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
+  bool channel_decay = false;  // each row of S has a decay of its own (Kimi Delta Attention: Kimi Team 2025; Mamba-1)
+  bool delta = false;          // what is written is beta (v - S^T k) instead of beta v, S^T k of the decayed state
+  // S = decay S - replace (S^T remove)^T + k v^T: what is taken away has keys of its own (RWKV-7: Peng et al. 2025).
+  // There is no beta then, nor the delta rule, nor a norm of keys.
+  bool removal = false;
   float key_norm_eps = 0;       // not 0: each q and k is first divided by sqrt(sum of its squares + eps)
   const float* skip = nullptr;  // [value_heads]: skip * v is added to the result; null: nothing
   float scale = 1;              // of the result
@@ -69,6 +78,7 @@ struct StateScanRows {
   size_t stride;           // floats from one row of these to the next
   const float* decay;      // [rows][value_heads], with channel_decay [rows][value_heads][key_dim]
   const float* beta;       // [rows][value_heads]
+  const float *remove = nullptr, *replace = nullptr;  // as k, for StateScanParams::removal
 };
 
 }  // namespace gyre

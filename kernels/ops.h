@@ -250,17 +250,17 @@ class Backend {
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) = 0;
   // For the sequences' runs, in the order of their positions; x [rows][channels], with `stride` floats from one row to
-  // the next, out [rows][channels].
+  // the next, out [rows][channels] of each output.
   virtual void ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& params,
                          float* out) = 0;
   // For each row, in the order of positions: S = decay S + k u^T with u = beta v or, by the delta rule, beta (v - decay
-  // S^T k); out [rows][value_heads][value_dim] = scale S^T q + skip v.
+  // S^T k), or what StateScanParams::removal says; out [rows][value_heads][value_dim] = scale S^T q + skip v.
   virtual void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                          float* out) = 0;
-  // step = log(1 + exp(x + bias)) and decay = exp(a * step), for x and step [rows][heads], bias [heads], a
-  // [heads][width] and decay [rows][heads][width]. Sums and functions in double. step may be null.
+  // step = form(x + bias) and decay = exp(a * step), for x and step [rows][heads], bias [heads], a [heads][width] and
+  // decay [rows][heads][width]. Sums and functions in double. step may be null.
   virtual void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                          float* step, float* decay) = 0;
+                          DecayStep form, float* step, float* decay) = 0;
   // RmsNorm of `groups` vectors of `dim` elements in each row, with a weight of its own for each group: w
   // [groups][dim]. May be in place.
   virtual void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
@@ -271,12 +271,13 @@ class Backend {
   virtual void MultiplyInPlace(float* x, const float* y, size_t n) = 0;  // x *= y
   // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
-  virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y
-  virtual void AddScaled(float* x, const float* y, size_t n, float by) = 0;        // x += by * y
-  virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;  // x[r] += bias
-  virtual void Scale(float* x, size_t n, float by) = 0;                            // x *= by
-  virtual void ScaleRows(float* x, size_t rows, size_t dim, const float* by) = 0;  // x[r] *= by[r]
-  virtual void SoftcapInPlace(float* x, size_t n, float cap) = 0;                  // cap * tanh(x / cap)
+  virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                    // x += y
+  virtual void AddScaled(float* x, const float* y, size_t n, float by) = 0;           // x += by * y
+  virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;     // x[r] += bias
+  virtual void ScaleColumns(float* x, size_t rows, size_t dim, const float* by) = 0;  // x[r] *= by, element by element
+  virtual void Scale(float* x, size_t n, float by) = 0;                               // x *= by
+  virtual void ScaleRows(float* x, size_t rows, size_t dim, const float* by) = 0;     // x[r] *= by[r]
+  virtual void SoftcapInPlace(float* x, size_t n, float cap) = 0;                     // cap * tanh(x / cap)
   // out[r] = sigmoid(x[r] . w), for x [rows][dim]. In double.
   virtual void SigmoidDot(const float* x, size_t rows, size_t dim, const float* w, float* out) = 0;
   // out[i] = x[numbers[i]], for rows of `width` elements that are `stride` apart in x; out is dense. out may be x if

@@ -105,6 +105,32 @@ StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
   return m;
 }
 
+StatusOr<TimeMixSpec> ReadTimeMix(const SpecSource& from, int dim) {
+  const Keys& keys = from.keys;
+  TimeMixSpec t;
+  GYRE_ASSIGN_OR_RETURN(t.head_dim, keys.Int("wkv.head_size", kMaxHeadDim));
+  if (dim % t.head_dim != 0)
+    return DataLoss("{} is {}, which does not divide the dimension {}", keys.Name("wkv.head_size"), t.head_dim, dim);
+  t.heads = dim / t.head_dim;
+  GYRE_ASSIGN_OR_RETURN(t.decay_rank, keys.Int("attention.decay_lora_rank", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(t.rate_rank, keys.Int("attention.iclr_lora_rank", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(t.value_rank, keys.Int("attention.value_residual_mix_lora_rank", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(t.gate_rank, keys.Int("attention.gate_lora_rank", kMaxDim));
+  return t;
+}
+
+// Both mixtures of a block are layers: time mixing, then channel mixing.
+void AddRwkvBlock(LayerSpec layer, TimeMixSpec time, int width, ModelSpec* spec) {
+  layer.feed_forward = NoFeedForward{};
+  layer.carries_values = true;
+  time.first = spec->layers.empty();
+  layer.mixer = time;
+  spec->layers.push_back(layer);
+  layer.mixer = ChannelMixSpec{.width = width};
+  layer.mixer_norm_name = "attn_norm_2.weight";
+  spec->layers.push_back(layer);
+}
+
 // The experts of these families work as DeepSeek's. Each layer may or may not have a bias on the choice.
 StatusOr<ExpertSpec> ReadChosen(const SpecSource& from, int ffn) {
   const Keys& keys = from.keys;
@@ -200,6 +226,14 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       GYRE_ASSIGN_OR_RETURN(other, ReadMamba2(from));
       break;
     }
+    case MixerFamily::kRwkv7: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadTimeMix(from, spec->dim));
+      attends.assign(from.blocks, false);
+      spec->layers_per_block = 2;
+      spec->carries_values = true;
+      spec->embedding_norm = spec->embedding_norm_bias = true;
+      break;
+    }
     case MixerFamily::kShortConvolution: {
       ShortConvolutionSpec c;
       GYRE_ASSIGN_OR_RETURN(c.kernel, keys.Int("shortconv.l_cache", 64));
@@ -208,7 +242,8 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       break;
     }
   }
-  if (arch.mixers != MixerFamily::kLatent && arch.mixers != MixerFamily::kKimiDelta && most_heads > 0) {
+  if (arch.mixers != MixerFamily::kLatent && arch.mixers != MixerFamily::kKimiDelta &&
+      arch.mixers != MixerFamily::kRwkv7 && most_heads > 0) {
     GYRE_ASSIGN_OR_RETURN(attention, ReadAttention(from, *spec, layers, most_heads));
     if (arch.mixers == MixerFamily::kDeltaNet) attention.output_gate = OutputGate::kInQuery;
     if (arch.one_part_layers || arch.no_rope) attention.rope.dims = 0;
@@ -222,6 +257,11 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   };
   if (arch.side_by_side) spec->layers_per_block = 2;
   for (size_t i = 0; i < layers; ++i) {
+    if (const auto* time = std::get_if<TimeMixSpec>(&other)) {
+      if (ffn[i] == 0) return DataLoss("{} of block {} is 0", keys.Name("feed_forward_length"), i);
+      AddRwkvBlock(common, *time, static_cast<int>(ffn[i]), spec);
+      continue;
+    }
     LayerSpec layer = common;
     if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     if (arch.mixers == MixerFamily::kDeltaNet) layer.ffn_norm_name = "post_attention_norm.weight";

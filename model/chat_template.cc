@@ -21,7 +21,7 @@ namespace json = boost::json;
 
 struct Format {
   const char* name;
-  const char* marker;  // a token of the vocabulary; "" = always
+  const char* marker;  // a token of the vocabulary; "" = always, null = never
   const char* source;
 };
 
@@ -46,6 +46,11 @@ constexpr Format kFormats[] = {
      "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}"
      "{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}"
      "{% else %}{{ '[INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}{% endif %}{% endfor %}"},
+    // As RWKV's authors write conversations. Files have this name in place of a template.
+    {"rwkv-world", nullptr,
+     "{% for m in messages %}"
+     "{{ 'User' if m.role == 'user' else 'Assistant' if m.role == 'assistant' else 'System' }}: "
+     "{{ m.content | trim }}{{ '\n\n' }}{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"},
     // For models that only continue text: the messages follow each other, and a newline ends each reply.
     {"plain", "", "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ '\n' if m.role != 'user' }}{% endfor %}"},
 };
@@ -194,6 +199,7 @@ StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::str
   const Format* chosen = FindFormat(format);
   if (!format.empty() && chosen == nullptr) return InvalidArgument("the chat format '{}' is not known", format);
   const ChatTemplates& own = model.chat_templates();
+  if (chosen == nullptr) chosen = FindFormat(own.text);
   if (chosen == nullptr && !own.note.empty()) return FailedPrecondition("{}", own.note);
   if (chosen == nullptr && !own.text.empty()) {
     StatusOr<ChatTemplate> parsed = Parse(own.text, bos, eos);
@@ -203,7 +209,7 @@ StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::str
     return parsed;
   }
   for (const Format& f : kFormats) {
-    if (chosen == nullptr && (f.marker[0] == '\0' || IsToken(*t, f.marker))) chosen = &f;
+    if (chosen == nullptr && f.marker != nullptr && (f.marker[0] == '\0' || IsToken(*t, f.marker))) chosen = &f;
   }
   GYRE_ASSIGN_OR_RETURN(ChatTemplate built_in, Parse(chosen->source, bos, eos));
   built_in.name_ = chosen->name;

@@ -1,6 +1,7 @@
 #include "model/layer_reader.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -192,9 +193,13 @@ constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias
                kEmbeddingNorm[] = "token_embd_norm.weight", kEmbeddingNormBias[] = "token_embd_norm.bias";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
-// Rotary tables that old converters left in files, and indexers: within the model's context these leave out nothing.
+// Rotary tables that old converters left in files, indexers: within the model's context these leave out nothing; and
+// the shares of the first layer's values in the first layer itself.
 bool IsIgnored(std::string_view name, const ModelSpec& spec) {
+  constexpr std::string_view kShares = "blk.0.time_mix_v";
   return name.ends_with(".attn_rot_embd.weight") ||
+         (spec.carries_values && name.starts_with(kShares) && name.size() > kShares.size() &&
+          std::isdigit(static_cast<unsigned char>(name[kShares.size()])) != 0) ||
          (spec.indexer && name.starts_with("blk.") && name.find(".indexer.") != std::string_view::npos);
 }
 

@@ -1,5 +1,7 @@
 #include "model/layer_tensors.h"
 
+#include <fmt/format.h>
+
 #include <tuple>
 #include <utility>
 
@@ -190,6 +192,39 @@ class Table {
     Matrix("shortconv.in_proj.state", Slot::kStateIn, dim_, dim_, CutAxis::kWhole, fused);
     Shaped("shortconv.conv.weight", Slot::kConv, {Unsigned(c.kernel), dim_});
     Matrix("shortconv.out_proj.weight", Slot::kO, dim_, dim_, CutAxis::kWhole);
+  }
+  void Add(const TimeMixSpec& t) {
+    const uint64_t width = Unsigned(t.heads) * Unsigned(t.head_dim);
+    AnyShape("time_mix_lerp_fused.weight", Slot::kConv, 6 * dim_);
+    Matrix("time_mix_receptance.weight", Slot::kQ, width, dim_, CutAxis::kWhole);
+    Matrix("time_mix_key.weight", Slot::kK, width, dim_, CutAxis::kWhole);
+    Matrix("time_mix_value.weight", Slot::kV, width, dim_, CutAxis::kWhole);
+    Matrix("time_mix_output.weight", Slot::kO, dim_, width, CutAxis::kWhole);
+    const auto low = [&](const char* part, Slot first, Slot second, int rank) {
+      Matrix(fmt::format("time_mix_{}1.weight", part), first, Unsigned(rank), dim_, CutAxis::kWhole, {},
+             TensorForm::kRouter);
+      Matrix(fmt::format("time_mix_{}2.weight", part), second, width, Unsigned(rank), CutAxis::kWhole, {},
+             TensorForm::kRouter);
+    };
+    low("w", Slot::kStepLow, Slot::kStep, t.decay_rank);
+    AnyShape("time_mix_w0.weight", Slot::kStepBias, width);
+    low("a", Slot::kRateLow, Slot::kRate, t.rate_rank);
+    AnyShape("time_mix_a0.weight", Slot::kRateBias, width);
+    low("g", Slot::kOutGateLow, Slot::kOutGate, t.gate_rank);
+    if (!t.first) {
+      low("v", Slot::kShareLow, Slot::kShare, t.value_rank);
+      AnyShape("time_mix_v0.weight", Slot::kShareBias, width);
+    }
+    AnyShape("time_mix_k_k.weight", Slot::kRemovalScale, width);
+    AnyShape("time_mix_k_a.weight", Slot::kRateScale, width);
+    AnyShape("time_mix_r_k.weight", Slot::kBonus, width);
+    AnyShape("time_mix_ln.weight", Slot::kStateNorm, width);
+    AnyShape("time_mix_ln.bias", Slot::kStateNormBias, width);
+  }
+  void Add(const ChannelMixSpec& c) {
+    AnyShape("channel_mix_lerp_k.weight", Slot::kConv, dim_);
+    Matrix("channel_mix_key.weight", Slot::kUp, Unsigned(c.width), dim_, CutAxis::kWhole);
+    Matrix("channel_mix_value.weight", Slot::kO, dim_, Unsigned(c.width), CutAxis::kWhole);
   }
   void Add(const NoMixer&) {}
 

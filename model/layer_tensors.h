@@ -56,14 +56,29 @@ enum class Slot : uint8_t {
   // Of matrices in two parts, Slot::kStep and Slot::kOutGate, the first.
   kStepLow,
   kOutGateLow,
-  kConv,     // [channels][taps]; Layer has it as [taps][channels], and so the next two
+  // [channels][taps]; Layer has it as [taps][channels], and so the next two. Of RWKV-7's mixing the shares of the row
+  // before, [mixtures][channels]; Layer has [mixtures][2][channels].
+  kConv,
   kKeyConv,  // of keys and values, where queries have kConv
   kValueConv,
   kConvBias,   // [channels]
   kStepBias,   // [heads]
+  // Of RWKV-7 no tensor.
   kDecay,      // [heads] or, in Mamba's order, [width][state]; Layer has KimiDeltaSpec's as [heads][head_dim]
   kSkip,       // [heads]
   kStateNorm,  // of a head, or [groups][inner / groups]
+  // RWKV-7's: the first and second parts and the biases of its rates and of its shares of the first values (those of the
+  // decay are kStepLow, kStep and kStepBias), factors on keys, and a norm's bias.
+  kRateLow,
+  kRate,
+  kRateBias,
+  kShareLow,
+  kShare,
+  kShareBias,
+  kRemovalScale,   // [dim]: of a key, gives what is removed
+  kRateScale,      // [dim]
+  kBonus,          // [heads][head_dim]: how much of a row's own value a query sees
+  kStateNormBias,  // [dim]
   // The dense block, or the expert that all rows share.
   kGate,
   kUp,

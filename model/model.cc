@@ -22,6 +22,7 @@
 #include "model/quantize.h"
 #include "model/quoted.h"
 #include "model/recommended_sampling.h"
+#include "model/rwkv_tokenizer.h"
 #include "model/split_file.h"
 #include "model/spm.h"
 #include "model/tensor_table.h"
@@ -164,10 +165,12 @@ class OpenedModel : public Model {
                       : *kind == "gpt2"   ? BpeFromGguf
                       : *kind == "t5"     ? UnigramFromGguf
                       : *kind == "bert"   ? WordPieceFromGguf
+                      : *kind == "rwkv"   ? RwkvTokenizerFromGguf
                                           : nullptr;
     if (read == nullptr) {
       tokenizer_note_ = fmt::format(
-          "its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\" and \"bert\"",
+          "its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\", \"bert\" and "
+          "\"rwkv\"",
           Printable(*kind));
       return absl::OkStatus();
     }

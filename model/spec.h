@@ -143,11 +143,28 @@ struct ShortConvolutionSpec {
   bool operator==(const ShortConvolutionSpec&) const = default;
 };
 
+// RWKV-7's time mixing: Peng et al. 2025. Its inputs are mixtures of a row and the row before; matrices in two parts of
+// low rank make the decay of each element of a key, the rate at which what a key had is replaced, the share of the
+// first layer's values, and the gate.
+struct TimeMixSpec {
+  int heads = 0;
+  int head_dim = 0;  // of keys and of values
+  int decay_rank = 0, rate_rank = 0, value_rank = 0, gate_rank = 0;
+  bool first = false;  // its values are those that later layers share (ModelSpec::carries_values)
+  bool operator==(const TimeMixSpec&) const = default;
+};
+
+// RWKV-7's channel mixing: down(relu(up x)^2) of a mixture x of a row and the row before.
+struct ChannelMixSpec {
+  int width = 0;
+  bool operator==(const ChannelMixSpec&) const = default;
+};
+
 struct NoMixer {
   bool operator==(const NoMixer&) const = default;
 };
 using MixerSpec = std::variant<AttentionSpec, LatentAttentionSpec, DeltaNetSpec, KimiDeltaSpec, MambaSpec, Mamba2Spec,
-                               ShortConvolutionSpec, NoMixer>;
+                               ShortConvolutionSpec, TimeMixSpec, ChannelMixSpec, NoMixer>;
 
 // Backend::Ffn's limits; 0 = none.
 struct GateLimits {
@@ -231,7 +248,8 @@ struct LayerSpec {
   std::string_view mixer_norm_name = "attn_norm.weight";  // of the mixer's pre-norm, in the file
   std::string_view ffn_norm_name = "ffn_norm.weight";     // of the feed-forward block's
   std::string_view mixer_post_norm_name = "post_attention_norm.weight", ffn_post_norm_name = "post_ffw_norm.weight";
-  int streams = 0;           // 0: a row is one; otherwise ModelSpec's, which worker/streams.h mixes
+  int streams = 0;              // 0: a row is one; otherwise ModelSpec's, which worker/streams.h mixes
+  bool carries_values = false;  // ModelSpec's
   int laurel_rank = 0;       // of a low-rank residual beside the mixer (LAuReL: Menghani et al. 2024); 0: there is none
   float residual_scale = 1;  // on what mixer and feed-forward block add to the row
   PerLayerEmbeddingSpec side;  // it is added to the row behind the feed-forward block
@@ -252,6 +270,8 @@ struct ModelSpec {
   std::string name;
   int dim = 0;
   int streams = 1;  // rows of so many times dim elements go from layer to layer
+  // Behind the row itself go the values of the first layer, of dim elements, from layer to layer.
+  bool carries_values = false;
   int vocab = 0;
   int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
@@ -262,8 +282,8 @@ struct ModelSpec {
   bool encoder = false;
   std::optional<Pooling> pooling;   // how a text becomes a vector, as the file says
   std::vector<std::string> labels;  // of a reranker's classifier (model/classifier.h); empty: there is none
-  // An encoder's embeddings go through a norm of the layers' kind, with the final norm's epsilon. Where the model has
-  // types of tokens, the vector of the first type is added before.
+  // Embeddings (of an encoder, of RWKV) go through a norm of the layers' kind, with the final norm's epsilon. Where the
+  // model has types of tokens, the vector of the first type is added before.
   bool embedding_norm = false, token_types = false;
   bool embedding_norm_bias = false;
   bool final_norm = true;  // otherwise the last layer's rows are the hidden states
@@ -326,6 +346,10 @@ struct ModelSpec {
     if (const auto* c = std::get_if<ShortConvolutionSpec>(&l.mixer)) {
       return {.channels = size(dim), .taps = size(c->kernel), .matrices = 0};
     }
+    if (const auto* t = std::get_if<TimeMixSpec>(&l.mixer)) {
+      return {.channels = size(dim), .taps = 2, .matrices = size(t->heads) * size(t->head_dim) * size(t->head_dim)};
+    }
+    if (std::holds_alternative<ChannelMixSpec>(l.mixer)) return {.channels = size(dim), .taps = 2, .matrices = 0};
     return {};
   }
   // The bytes of a unit of memory in a layer, 0 where it keeps nothing.
@@ -345,7 +369,7 @@ struct ModelSpec {
     return i < layers.size() ? layers[i] : *mtp;
   }
   // The elements of a row between layers.
-  int RowElems() const { return dim * streams; }
+  int RowElems() const { return dim * (streams + (carries_values ? 1 : 0)); }
   // The number of a layer in its tensors' names.
   int BlockOf(int layer) const { return layer / layers_per_block; }
   // The first of the layers that must be on the stage of this one, as it reads what they made; the layer itself: none.

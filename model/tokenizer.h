@@ -42,7 +42,7 @@ class Tokenizer {
   virtual bool add_bos() const = 0;
   virtual bool add_eos() const = 0;
   virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
-  virtual const std::string& kind() const = 0;           // "spm", "bpe", "unigram", "wordpiece"
+  virtual const std::string& kind() const = 0;           // "spm", "bpe", "unigram", "wordpiece", "rwkv"
 
   // The text of these ids. Control tokens have none, unless `control_texts`: then they have their stored text. Stops
   // soon after it has more than `most` bytes.

@@ -302,8 +302,9 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
   const size_t heads = 4, keys = 2, key_dim = 20, value_dim = 16, wide = 2 * keys * key_dim + heads * value_dim;
   const auto u = Random(rows * wide, 5), gates = Random((1 + key_dim) * rows * heads, 6, 0.3f), skip = Random(heads, 7);
   const auto before = Random(2 * heads * key_dim * value_dim, 8);
-  for (const int mode : {0, 1, 2, 3}) {
-    const bool delta = mode % 2 == 1, channels = mode >= 2;
+  const auto remove = Random(rows * wide, 9, 0.2f), replace = Random(rows * wide, 10, 0.2f);
+  for (const int mode : {0, 1, 2, 3, 4}) {
+    const bool delta = mode % 2 == 1, channels = mode >= 2, removal = mode == 4;
     StateScanParams p{.key_heads = keys,
                       .value_heads = heads,
                       .key_dim = key_dim,
@@ -311,6 +312,7 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
                       .interleaved = !delta,
                       .channel_decay = channels,
                       .delta = delta,
+                      .removal = removal,
                       .key_norm_eps = delta ? 1e-6f : 0,
                       .skip = delta ? nullptr : skip.data(),
                       .scale = 0.4f};
@@ -321,13 +323,16 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
     };
     auto states = before;
     std::vector<float> expected(rows * heads * value_dim);
-    ref_->ScanState(at(u.data(), gates.data()),
-                    std::vector<StateRun>{{states.data(), 0, 9}, {states.data() + half, 9, 14}}, p, expected.data());
+    StateScanRows on_host = at(u.data(), gates.data());
+    if (removal) on_host.beta = nullptr, on_host.remove = remove.data(), on_host.replace = replace.data();
+    ref_->ScanState(on_host, std::vector<StateRun>{{states.data(), 0, 9}, {states.data() + half, 9, 14}}, p,
+                    expected.data());
     const auto scan = [&](size_t chunk) {
       float *on_state = Up(before), *out = Room<float>(expected.size());
       StateScanParams on_p = p;
       on_p.skip = delta ? nullptr : Up(skip);
-      const StateScanRows all = at(Up(u), Up(gates));
+      StateScanRows all = at(Up(u), Up(gates));
+      if (removal) all.beta = nullptr, all.remove = Up(remove), all.replace = Up(replace);
       gpu_->ScanState(all, std::vector<StateRun>{{on_state, 0, 9}, {on_state + half, 9, chunk}}, on_p, out);
       if (chunk < 14) gpu_->ScanState(all, std::vector<StateRun>{{on_state + half, 9 + chunk, 14 - chunk}}, on_p, out);
       auto got = Down(out, expected.size());
@@ -342,14 +347,27 @@ TEST_F(CudaDeviceTest, RecurrentStateMatchesTheReferenceInAnyChunks) {
   }
   const std::vector<float> a = {-0.5f, -2, -0.01f, -8}, offsets = {0.1f, -60, 30, 0};
   std::vector<float> step(rows * heads), decay(step.size());
-  ref_->DecayGates(u.data(), rows, heads, 1, offsets.data(), a.data(), step.data(), decay.data());
   float *on_step = Room<float>(step.size()), *on_decay = Room<float>(step.size());
-  gpu_->DecayGates(Up(u), rows, heads, 1, Up(offsets), Up(a), on_step, on_decay);
-  const auto got_step = Down(on_step, step.size()), got_decay = Down(on_decay, step.size());
-  for (size_t i = 0; i < step.size(); ++i) {
-    EXPECT_FLOAT_EQ(got_step[i], step[i]);
-    EXPECT_FLOAT_EQ(got_decay[i], decay[i]);
+  for (const DecayStep form : {DecayStep::kSoftplus, DecayStep::kSigmoid}) {
+    ref_->DecayGates(u.data(), rows, heads, 1, offsets.data(), a.data(), form, step.data(), decay.data());
+    gpu_->DecayGates(Up(u), rows, heads, 1, Up(offsets), Up(a), form, on_step, on_decay);
+    const auto got_step = Down(on_step, step.size()), got_decay = Down(on_decay, step.size());
+    for (size_t i = 0; i < step.size(); ++i) {
+      EXPECT_FLOAT_EQ(got_step[i], step[i]);
+      EXPECT_FLOAT_EQ(got_decay[i], decay[i]);
+    }
   }
+  // Two convolutions of one input.
+  const auto pair = Random(2 * taps * channels, 11);
+  ShortConvParams two{.channels = channels, .taps = taps, .w = pair.data(), .outputs = 2, .output_step = x.size() + 3};
+  auto kept = state;
+  std::vector<float> expected(2 * two.output_step);
+  ref_->ShortConv(x.data(), channels, std::vector<StateRun>{{kept.data(), 0, rows}}, two, expected.data());
+  float *on_kept = Up(state), *out = Up(std::vector<float>(expected.size()));
+  two.w = Up(pair);
+  gpu_->ShortConv(Up(x), channels, std::vector<StateRun>{{on_kept, 0, rows}}, two, out);
+  EXPECT_LT(testing::Distance(Down(out, expected.size()), expected), 1e-6);
+  EXPECT_EQ(Down(on_kept, kept.size()), kept);
 }
 
 TEST_F(CudaDeviceTest, RowsOnTheWireHaveTheBytesOfTheReference) {

@@ -156,6 +156,9 @@ TEST_F(CudaRows, ElementwiseOpsHaveTheBitsOfTheReference) {
         "AddBias", [&](float* a) { ref_->AddBias(a, rows, dim, row.data()); },
         [&](float* a) { cuda::AddBias(nullptr, a, rows, dim, on_row.data()); });
     same(
+        "ScaleColumns", [&](float* a) { ref_->ScaleColumns(a, rows, dim, row.data()); },
+        [&](float* a) { cuda::ScaleColumns(nullptr, a, rows, dim, on_row.data()); });
+    same(
         "Scale", [&](float* a) { ref_->Scale(a, n, 0.7f); }, [&](float* a) { cuda::Scale(nullptr, a, n, 0.7f); });
     same(
         "ScaleRows", [&](float* a) { ref_->ScaleRows(a, rows, dim, each.data()); },

@@ -104,6 +104,27 @@ TEST_P(Recurrence, ConvolutionsMatchTheReferenceInAnyChunks) {
   }
 }
 
+// Several convolutions of the same inputs are those convolutions, one by one, of the same state.
+TEST_P(Recurrence, SeveralConvolutionsOfOneInput) {
+  const size_t channels = 70, taps = 3, outputs = 4, n = kRows * channels, step = n + 5, floats = (taps - 1) * channels;
+  const auto x = Random(n, 1), w = Random(outputs * taps * channels, 2);
+  ShortConvParams all{.channels = channels, .taps = taps, .w = w.data(), .outputs = outputs, .output_step = step};
+  for (Backend* backend : {ref_.get(), fast_.get()}) {
+    Sequences together(floats);
+    std::vector<float> got(outputs * step, NAN);
+    InChunks(together, 17,
+             [&](const std::vector<StateRun>& runs) { backend->ShortConv(x.data(), channels, runs, all, got.data()); });
+    for (size_t o = 0; o < outputs; ++o) {
+      Sequences alone(floats);
+      std::vector<float> want(n);
+      const ShortConvParams one{.channels = channels, .taps = taps, .w = w.data() + o * taps * channels};
+      backend->ShortConv(x.data(), channels, alone.All(), one, want.data());
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + static_cast<ptrdiff_t>(o * step))) << o;
+      EXPECT_EQ(alone.states, together.states) << o;
+    }
+  }
+}
+
 TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
   const auto eight = MakeBackend(GetParam(), 8), simplest = MakeBackend(testing::FastIsas().front(), 1);
   struct Shape {
@@ -111,12 +132,16 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
   };
   for (const Shape& s :
        {Shape{1, 1, 1, 1}, Shape{2, 6, 16, 16}, Shape{1, 3, 20, 12}, Shape{2, 4, 128, 128}, Shape{1, 8, 64, 100}}) {
-    for (const bool delta : {false, true}) {
+    for (const int rule : {0, 1, 2}) {
+      const bool delta = rule == 1, removal = rule == 2;
       for (const int mode : {0, 1, 2}) {
         const bool interleaved = mode == 1, channels = mode == 2;
         const size_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim,
                      stride = 2 * keys + values + 1, gates = kRows * s.value_heads,
                      decays = gates * (channels ? s.key_dim : 1);
+        std::vector<float> remove = Random(kRows * stride, 6), replace = Random(kRows * stride, 7);
+        for (float& v : remove) v /= std::sqrt(static_cast<float>(s.key_dim));
+        for (float& v : replace) v /= std::sqrt(static_cast<float>(s.key_dim));
         const auto x = Random(kRows * stride, 1, 0.5f), skip = Random(s.value_heads, 5);
         std::vector<float> decay = Random(decays, 2), beta = Random(gates, 3);
         for (float& d : decay) d = 1 / (1 + std::exp(-d - 1));
@@ -128,6 +153,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                      .interleaved = interleaved,
                                      .channel_decay = channels,
                                      .delta = delta,
+                                     .removal = removal,
                                      .key_norm_eps = delta ? 1e-6f : 0.0f,
                                      .skip = delta ? nullptr : skip.data(),
                                      .scale = 0.25f,
@@ -137,10 +163,15 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                  .v = x.data() + 2 * keys,
                                  .stride = stride,
                                  .decay = decay.data(),
-                                 .beta = beta.data()};
+                                 .beta = removal ? nullptr : beta.data(),
+                                 .remove = removal ? remove.data() : nullptr,
+                                 .replace = removal ? replace.data() : nullptr};
         const size_t floats = 3 + s.value_heads * s.key_dim * s.value_dim;
         const std::string of = std::to_string(s.value_heads) + " heads of " + std::to_string(s.key_dim) + " x " +
-                               std::to_string(s.value_dim) + (delta ? ", delta" : "") +
+                               std::to_string(s.value_dim) +
+                               (delta     ? ", delta"
+                                : removal ? ", removal"
+                                          : "") +
                                (interleaved ? ", interleaved"
                                 : channels  ? ", decays of channels"
                                             : "");
@@ -172,16 +203,30 @@ TEST_P(Recurrence, GatesMatchTheReference) {
   x[3] = 200, x[4] = -200;
   for (float& v : a) v = -std::exp(v);
   std::vector<float> step(x.size()), decay(x.size()), got_step(x.size(), NAN), got_decay(x.size(), NAN);
-  ref_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), step.data(), decay.data());
-  fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), got_step.data(), got_decay.data());
-  for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_NEAR(got_step[i], step[i], 1e-6f * (1 + step[i])) << x[i];
-    ASSERT_NEAR(got_decay[i], decay[i], 1e-6f) << x[i];
-    ASSERT_GE(decay[i], 0);
-    ASSERT_LE(decay[i], 1);
+  for (const DecayStep form : {DecayStep::kSoftplus, DecayStep::kSigmoid}) {
+    ref_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), form, step.data(), decay.data());
+    fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), form, got_step.data(), got_decay.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(got_step[i], step[i], 1e-6f * (1 + step[i])) << x[i];
+      ASSERT_NEAR(got_decay[i], decay[i], 1e-6f) << x[i];
+      ASSERT_GE(decay[i], 0);
+      ASSERT_LE(decay[i], 1);
+      const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
+      if (form == DecayStep::kSigmoid) ASSERT_NEAR(step[i], 1 / (1 + std::exp(-in)), 1e-6) << x[i];
+    }
+    fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), form, nullptr, step.data());
+    EXPECT_EQ(step, got_decay);
   }
-  fast_->DecayGates(x.data(), rows, heads, 1, bias.data(), a.data(), nullptr, step.data());
-  EXPECT_EQ(step, got_decay);
+}
+
+TEST_P(Recurrence, ColumnsHaveFactors) {
+  const size_t rows = 5, dim = 37;
+  const auto x = Random(rows * dim, 1), by = Random(dim, 2);
+  for (Backend* backend : {ref_.get(), fast_.get()}) {
+    std::vector<float> got = x;
+    backend->ScaleColumns(got.data(), rows, dim, by.data());
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], x[i] * by[i % dim]) << i;
+  }
 }
 
 TEST_P(Recurrence, GroupsHaveWeightsOfTheirOwn) {

@@ -156,7 +156,7 @@ TEST(UnigramGgufTest, BadFilesSayWhatIsWrong) {
   testing::GgufWriter y;
   y.String("tokenizer.ggml.model", "wordpiece");
   EXPECT_THAT(error(y.Finish()),
-              HasSubstr("\"wordpiece\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\" and \"bert\""));
+              HasSubstr("\"wordpiece\", known are \"llama\", \"gemma4\", \"gpt2\", \"t5\", \"bert\" and \"rwkv\""));
 }
 
 std::string Json(const std::string& normalizer, const std::string& pre, const std::string& extra = "") {

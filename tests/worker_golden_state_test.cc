@@ -94,6 +94,7 @@ constexpr GoldenModel kModels[] = {
     kState2("tiny-plamo2-s0-f16"),
     kState2("tiny-plamo2-attn-s0-f16"),
     kState2("tiny-plamo3-s0-f16"),
+    kState2("tiny-rwkv7-s0-f16"),
 };
 // Those that make vectors: worker_golden_encoder_test compares them.
 constexpr GoldenModel kVectors[] = {
@@ -104,7 +105,7 @@ constexpr GoldenModel kVectors[] = {
 // Files of those folders that Gyre does not read: their parts are missing.
 constexpr GoldenModel kNotRead[] = {
     kState2("tiny-deepseek32-cut-s0-f16"), kState2("tiny-deepseek4-s0-f16"),         kState2("tiny-glm-dsa-s0-f16"),
-    kState2("tiny-minimax-m3-s0-f16"),     kState2("tiny-minimax-m3-sparse-s0-f16"), kState2("tiny-rwkv7-s0-f16"),
+    kState2("tiny-minimax-m3-s0-f16"),     kState2("tiny-minimax-m3-sparse-s0-f16"),
 };
 
 using testing::ReadFloats;
@@ -226,8 +227,8 @@ TEST_P(GoldenState, StagesAndChunksChangeNoBit) {
 // One layer after the other, as `gyre diff` computes them: those of a block that have one input, too.
 TEST(GoldenStates, LayersOneAfterTheOther) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
-  for (const GoldenModel& golden :
-       {kState2("tiny-falcon-h1-s0-f16"), kState2("tiny-jamba-s0-f16"), kAttention2("tiny-gemma3n-kv-s0-Q8_0")}) {
+  for (const GoldenModel& golden : {kState2("tiny-falcon-h1-s0-f16"), kState2("tiny-jamba-s0-f16"),
+                                    kState2("tiny-rwkv7-s0-f16"), kAttention2("tiny-gemma3n-kv-s0-Q8_0")}) {
     SCOPED_TRACE(golden.name);
     const auto ids = ReadNumbers<TokenId>(testing::SharedData(golden.folder) + "ids.txt");
     const auto model = OpenModel(PathOf(golden, ".gguf"));

@@ -227,6 +227,7 @@ void Forward::AddPart(const Layer& layer, Slot post_norm, Slot post_bias, size_t
 }
 
 void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
+  if (layer.spec.carries_values) return RunCarrying(layer, places, logit_rows, x);
   if (layer.spec.streams == 0) return RunRows(layer, kv, places, logit_rows, x);
   const size_t rows = places.count(), kept = logit_rows.count();
   float* first = Room(first_, rows * dim_);
@@ -238,6 +239,18 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
   if (layer.spec.side.width == 0) return;
   streams_.ScaleFirst(layer, x, kept, first);
   streams_.AddToOthers(layer, MakeSide(layer, logit_rows, first), kept, x);
+}
+
+void Forward::RunCarrying(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
+  const size_t rows = places.count(), kept = logit_rows.count();
+  float *row = Room(first_, rows * dim_), *values = Room(carried_, rows * dim_);
+  backend_.CopyColumns(x, rows, 2 * dim_, dim_, row, dim_);
+  backend_.CopyColumns(x + dim_, rows, 2 * dim_, dim_, values, dim_);
+  RunRows(layer, nullptr, places, logit_rows, row);
+  if (kept == 0) return;
+  if (kept < rows) Compact(logit_rows, dim_, values);
+  backend_.CopyColumns(row, kept, dim_, dim_, x, 2 * dim_);
+  backend_.CopyColumns(values, kept, dim_, dim_, x + dim_, 2 * dim_);
 }
 
 void Forward::RunRows(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
@@ -681,6 +694,11 @@ void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, const Mod
     float* merged = Room(merged_, rows * dim_);
     streams_.End(x, rows, ends.streams_end, HeadArithmetic(), merged);
     x = merged;
+  }
+  if (spec.carries_values) {
+    float* row = Room(merged_, rows * dim_);
+    backend_.CopyColumns(x, rows, 2 * dim_, dim_, row, dim_);
+    x = row;
   }
   if (!spec.final_norm) return backend_.Copy(x, out, rows * dim_ * sizeof(float));
   if (spec.final_layer_norm) {

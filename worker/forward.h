@@ -137,7 +137,8 @@ class Forward {
         dim_(static_cast<size_t>(dim)),
         exact_(exact),
         streams_(backend, static_cast<size_t>(dim)),
-        gate_length_(backend) {}
+        gate_length_(backend),
+        head_length_(backend) {}
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
@@ -157,6 +158,11 @@ class Forward {
   // last layer then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places`
   // itself. `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
   void RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
+  // x [rows][2][dim] = the embeddings [rows][dim], and no values yet.
+  void BeginCarrying(const float* embedded, size_t rows, float* x) {
+    backend_.Zero(x, rows * 2 * dim_ * sizeof(float));
+    backend_.CopyColumns(embedded, rows, dim_, dim_, x, 2 * dim_);
+  }
   // x [rows of places][dim] = what the layer for drafts takes in: of the embeddings of the tokens behind the rows and
   // of the rows' final-normed hidden states.
   void JoinForDrafts(const MtpHead& mtp, const float* embedded, const float* hidden, const RowPlaces& places, float* x);
@@ -164,7 +170,7 @@ class Forward {
   void DraftNorm(const MtpHead& mtp, const float* x, size_t rows, float* out) {
     backend_.RmsNorm(x, rows, dim_, mtp.head_norm(), mtp.layer->spec.norm_eps, out);
   }
-  // out [rows][dim] = final norm of x [rows][streams][dim].
+  // out [rows][dim] = final norm of x, [rows][streams][dim] or with carried values.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, const ModelSpec& spec, float* out);
   // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
   void Head(const float* hidden, size_t rows, const Ends& ends, const ModelSpec& spec, float* logits) {
@@ -175,6 +181,8 @@ class Forward {
             float* logits);
 
  private:
+  // RunLayer where rows [2][dim] carry the first layer's values (ModelSpec::carries_values).
+  void RunCarrying(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // RunLayer of one stream.
   void RunRows(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // Rows [dim] that a part of a layer overwrites, or adds its result to.
@@ -209,6 +217,10 @@ class Forward {
   void Mix(const Layer& layer, const MambaSpec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out);
   void Mix(const Layer& layer, const ShortConvolutionSpec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const TimeMixSpec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const ChannelMixSpec& spec, const RowPlaces& places, float* out);
+  // convolved_ [mixtures][rows][dim] = mixtures of normed_'s rows with those before, by the shares in Slot::kConv.
+  float* ShiftTokens(const Layer& layer, const RowPlaces& places, size_t mixtures);
   // Calls op() with the states of all rows in states_: floats [begin, end) of each. Where there are marks it is called
   // for the rows up to the first one of each sequence, then up to the next, and the state between is copied to them.
   template <typename Op>  // void()
@@ -283,7 +295,8 @@ class Forward {
   DeviceBuffer<float> gathered_, per_layer_token_, per_layer_, per_layer_gate_;
   size_t per_layer_width_ = 0;
   Streams streams_;
-  RowLength gate_length_;
+  RowLength gate_length_, head_length_;
+  DeviceBuffer<float> carried_;  // [rows][dim]: the first layer's values, of the rows that are computed
   DeviceBuffer<float> first_, merged_, laurel_, unit_;
   std::vector<Backend::Ffn> mixture_;
   std::vector<Backend::RowRun> mixture_runs_;

@@ -88,6 +88,10 @@ const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlace
     Mix(layer, *mamba, places, out);
   else if (const auto* mamba2 = std::get_if<Mamba2Spec>(&layer.spec.mixer))
     Mix(layer, *mamba2, places, out);
+  else if (const auto* time = std::get_if<TimeMixSpec>(&layer.spec.mixer))
+    Mix(layer, *time, places, out);
+  else if (const auto* channels = std::get_if<ChannelMixSpec>(&layer.spec.mixer))
+    Mix(layer, *channels, places, out);
   else
     Mix(layer, std::get<ShortConvolutionSpec>(layer.spec.mixer), places, out);
   if (kept < rows) {
@@ -159,7 +163,8 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
   }
   float* u = Room(convolved_, rows * channels);
   Convolve(layer, places, in, true, u);
-  backend_.DecayGates(alpha, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
+  backend_.DecayGates(alpha, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay),
+                      DecayStep::kSoftplus, nullptr, decay);
   backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
   const size_t state_at = channels * (Size(spec.kernel) - 1);
   OverStates(layer, places, state_at, state_at + heads * head * head, [&] {
@@ -200,7 +205,8 @@ void Forward::Mix(const Layer& layer, const KimiDeltaSpec& spec, const RowPlaces
   Convolve(layer, places, Slot::kConv, width, 0, q, true, u);
   Convolve(layer, places, Slot::kKeyConv, width, kept, k, true, u + n);
   Convolve(layer, places, Slot::kValueConv, width, 2 * kept, v, true, u + 2 * n);
-  backend_.DecayGates(step, rows, width, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
+  backend_.DecayGates(step, rows, width, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay),
+                      DecayStep::kSoftplus, nullptr, decay);
   backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
   OverStates(layer, places, 3 * kept, 3 * kept + width * head, [&] {
     backend_.ScanState({.q = u, .k = u + n, .v = u + 2 * n, .stride = width, .decay = decay, .beta = beta}, states_,
@@ -262,7 +268,7 @@ void Forward::Mix(const Layer& layer, const MambaSpec& spec, const RowPlaces& pl
       const float* in = joint + first * wide;
       float* steps = step + first * heads;
       backend_.DecayGates(raw + first * heads, end - first, heads, decays, layer.vector(Slot::kStepBias),
-                          layer.vector(Slot::kDecay), steps, decay);
+                          layer.vector(Slot::kDecay), DecayStep::kSoftplus, steps, decay);
       backend_.ScanState(
           {.q = in + inner + state, .k = in + inner, .v = in, .stride = wide, .decay = decay, .beta = steps}, scanned_,
           {.key_heads = 1,
@@ -288,7 +294,8 @@ void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& p
            {{layer.matrix(Slot::kStateIn), in}, {layer.matrix(Slot::kOutGate), z}, {layer.matrix(Slot::kStep), step}});
   float* u = Room(convolved_, rows * channels);
   Convolve(layer, places, in, true, u);
-  backend_.DecayGates(step, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step, decay);
+  backend_.DecayGates(step, rows, heads, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay),
+                      DecayStep::kSoftplus, step, decay);
   const size_t state_at = channels * (Size(spec.kernel) - 1);
   OverStates(layer, places, state_at, state_at + inner * Size(spec.state), [&] {
     backend_.ScanState(
@@ -317,6 +324,101 @@ void Forward::Mix(const Layer& layer, const ShortConvolutionSpec&, const RowPlac
   backend_.MultiplyInPlace(in, before, n);
   Convolve(layer, places, in, false, out);
   backend_.MultiplyInPlace(out, after, n);
+}
+
+float* Forward::ShiftTokens(const Layer& layer, const RowPlaces& places, size_t mixtures) {
+  const size_t n = places.count() * dim_;
+  float* mixed = Room(convolved_, mixtures * n);
+  OverStates(layer, places, 0, dim_, [&] {
+    backend_.ShortConv(
+        normed_.data(), dim_, states_,
+        {.channels = dim_, .taps = 2, .w = layer.vector(Slot::kConv), .outputs = mixtures, .output_step = n}, mixed);
+  });
+  return mixed;
+}
+
+void Forward::Mix(const Layer& layer, const TimeMixSpec& spec, const RowPlaces& places, float* out) {
+  const size_t rows = places.count(), head = Size(spec.head_dim), heads = Size(spec.heads), n = rows * dim_;
+  constexpr float kHeadEps = 64e-5f;  // of the norm of each head, in every model
+  const float* mixed = ShiftTokens(layer, places, 6);
+  const float *for_query = mixed, *for_decay = mixed + n, *for_key = mixed + 2 * n, *for_value = mixed + 3 * n,
+              *for_rate = mixed + 4 * n, *for_gate = mixed + 5 * n;
+  float *q = Room(q_, n), *k = Room(k_, n), *v = Room(v_, n), *step = Room(steps_, n), *rate = Room(betas_, n),
+        *gate = Room(gate_, n), *other = Room(in_, n);
+  Multiply(for_query, places.runs(), {{layer.matrix(Slot::kQ), q}});
+  Multiply(for_key, places.runs(), {{layer.matrix(Slot::kK), k}});
+  Multiply(for_value, places.runs(), {{layer.matrix(Slot::kV), v}});
+  // out [rows][dim] = the second matrix of what `activate` makes of the product with the first.
+  const auto low_rank = [&](const float* x, Slot first, Slot second, int rank, float* to, const auto& activate) {
+    float* low = Room(latent_, rows * Size(rank));
+    Multiply(x, places.runs(), {{layer.matrix(first), low}});
+    activate(low, rows * Size(rank));
+    Multiply(low, places.runs(), {{layer.matrix(second), to}});
+  };
+  const auto sigmoid = [&](float* x, size_t count) { backend_.Activate(x, count, Activation::kSigmoid, x); };
+  const auto nothing = [](float*, size_t) {};
+  low_rank(for_decay, Slot::kStepLow, Slot::kStep, spec.decay_rank, step,
+           [&](float* x, size_t count) { backend_.SoftcapInPlace(x, count, 1); });  // tanh
+  float* decay = Room(decays_, n);
+  backend_.DecayGates(step, rows, dim_, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay),
+                      DecayStep::kSigmoid, nullptr, decay);
+  low_rank(for_rate, Slot::kRateLow, Slot::kRate, spec.rate_rank, rate, nothing);
+  backend_.AddBias(rate, rows, dim_, layer.vector(Slot::kRateBias));
+  sigmoid(rate, n);
+  low_rank(for_gate, Slot::kOutGateLow, Slot::kOutGate, spec.gate_rank, gate, sigmoid);
+  if (spec.first) {
+    backend_.Copy(v, carried_.data(), n * sizeof(float));
+  } else {
+    low_rank(for_value, Slot::kShareLow, Slot::kShare, spec.value_rank, step, nothing);
+    backend_.AddBias(step, rows, dim_, layer.vector(Slot::kShareBias));
+    sigmoid(step, n);
+    backend_.Copy(carried_.data(), other, n * sizeof(float));
+    backend_.AddScaled(other, v, n, -1);
+    backend_.MultiplyInPlace(other, step, n);
+    backend_.AddInPlace(v, other, n);
+  }
+  // What is removed: the keys of unit length, times their scales.
+  float *remove = Room(params_, n), *replace = Room(joint_, n);
+  backend_.Copy(k, remove, n * sizeof(float));
+  backend_.ScaleColumns(remove, rows, dim_, layer.vector(Slot::kRemovalScale));
+  head_length_.Divide(remove, rows * heads, head, remove);
+  backend_.Scale(remove, n, static_cast<float>(1 / std::sqrt(static_cast<double>(head))));
+  backend_.Copy(remove, replace, n * sizeof(float));
+  backend_.MultiplyInPlace(replace, rate, n);
+  // k += (rate - 1) k, times the rates' scales.
+  backend_.Copy(k, other, n * sizeof(float));
+  backend_.MultiplyInPlace(other, rate, n);
+  backend_.AddScaled(other, k, n, -1);
+  backend_.ScaleColumns(other, rows, dim_, layer.vector(Slot::kRateScale));
+  backend_.AddInPlace(k, other, n);
+  OverStates(layer, places, dim_, dim_ + dim_ * head, [&] {
+    backend_.ScanState(
+        {.q = q, .k = k, .v = v, .stride = dim_, .decay = decay, .beta = nullptr, .remove = remove, .replace = replace},
+        states_,
+        {.key_heads = heads,
+         .value_heads = heads,
+         .key_dim = head,
+         .value_dim = head,
+         .channel_decay = true,
+         .removal = true,
+         .state_at = dim_},
+        out);
+  });
+  backend_.Center(out, rows * heads, head, out);
+  backend_.GroupRmsNorm(out, rows, heads, head, layer.vector(Slot::kStateNorm), kHeadEps, out);
+  backend_.AddBias(out, rows, dim_, layer.vector(Slot::kStateNormBias));
+  // A row's own value again, times the product of its query and its key under the bonus.
+  backend_.MultiplyInPlace(q, k, n);
+  backend_.ScaleColumns(q, rows, dim_, layer.vector(Slot::kBonus));
+  backend_.ScaleRows(v, rows * heads, head, head_length_.SumOf(q, rows * heads, head));
+  backend_.AddInPlace(out, v, n);
+  backend_.MultiplyInPlace(out, gate, n);
+}
+
+void Forward::Mix(const Layer& layer, const ChannelMixSpec& spec, const RowPlaces& places, float* out) {
+  const float* mixed = ShiftTokens(layer, places, 1);
+  Multiply(mixed, places.runs(), {{layer.matrix(Slot::kUp), out}});
+  backend_.Activate(out, places.count() * Size(spec.width), Activation::kReluSquared, out);
 }
 
 }  // namespace gyre

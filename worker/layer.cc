@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -261,10 +262,26 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     layer->key_heads.push_back(pack(RowsOf(w.matrix(Slot::kKeyHeads), h * rank, rank)));
     layer->value_heads.push_back(pack(RowsOf(w.matrix(Slot::kValueHeads), h * value, value)));
   }
+  const bool time = std::holds_alternative<TimeMixSpec>(layer->spec.mixer);
+  const bool shifts = time || std::holds_alternative<ChannelMixSpec>(layer->spec.mixer);
+  if (shifts) {
+    // A mixture of a row and the row before is a convolution over two positions.
+    auto& conv = layer->weights.vectors[Index(Slot::kConv)];
+    const std::vector<float> before = std::move(conv);
+    const auto dim = static_cast<size_t>(model.spec().dim);
+    conv.clear();
+    for (size_t at = 0; at < before.size(); at += dim) {
+      for (size_t c = 0; c < dim; ++c) conv.push_back(before[at + c]);
+      for (size_t c = 0; c < dim; ++c) conv.push_back(1 - before[at + c]);
+    }
+  }
+  if (time)
+    layer->weights.vectors[Index(Slot::kDecay)].assign(static_cast<size_t>(model.spec().dim),
+                                                       static_cast<float>(-std::exp(-0.5)));
   // Convolutions pass over their channels together.
   for (const Slot slot : {Slot::kConv, Slot::kKeyConv, Slot::kValueConv}) {
     auto& conv = layer->weights.vectors[Index(slot)];
-    if (conv.empty()) continue;
+    if (conv.empty() || shifts) continue;
     const size_t taps = ModelSpec::StateOf(layer->spec, model.spec().dim).taps, channels = conv.size() / taps;
     const std::vector<float> file = conv;
     for (size_t t = 0; t < taps; ++t) {

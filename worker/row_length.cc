@@ -16,16 +16,21 @@ void RowLength::Divide(const float* x, size_t rows, size_t n, float* unit) {
   backend_.RmsNorm(x, rows, n, nullptr, kNoLength, unit);
 }
 
+const float* RowLength::SumOf(const float* x, size_t rows, size_t n) {
+  float* sums = lengths_.EnsureCapacity(backend_.device(), rows);
+  backend_.MatMul(x, rows, OnesOf(n), sums, Arithmetic::kExact);
+  return sums;
+}
+
 const float* RowLength::Of(const float* x, size_t rows, size_t n, float* unit) {
   Divide(x, rows, n, unit);
   float* products = products_.EnsureCapacity(backend_.device(), rows * n);
-  float* lengths = lengths_.EnsureCapacity(backend_.device(), rows);
   // The sum of squares, divided by the length once, is n times the length.
   backend_.Copy(x, products, rows * n * sizeof(float));
   backend_.MultiplyInPlace(products, unit, rows * n);
-  backend_.MatMul(products, rows, OnesOf(n), lengths, Arithmetic::kExact);
-  backend_.Scale(lengths, rows, 1 / static_cast<float>(n));
-  return lengths;
+  SumOf(products, rows, n);
+  backend_.Scale(lengths_.data(), rows, 1 / static_cast<float>(n));
+  return lengths_.data();
 }
 
 }  // namespace gyre

@@ -17,6 +17,8 @@ class RowLength {
   explicit RowLength(Backend& backend) : backend_(backend) {}
   // unit [rows][n] = the rows of x divided by their root mean squares. May be in place.
   void Divide(const float* x, size_t rows, size_t n, float* unit);
+  // The sum of each row of x [rows][n], on the device until the next call.
+  const float* SumOf(const float* x, size_t rows, size_t n);
   // The root mean square of each row of x [rows][n], on the device until the next call. `unit` [rows][n], not x,
   // becomes the rows divided by it.
   const float* Of(const float* x, size_t rows, size_t n, float* unit);

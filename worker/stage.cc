@@ -206,7 +206,7 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
     std::memcpy(ids_.data(), rows.data() + (rows.size() - count * sizeof(TokenId)), count * sizeof(TokenId));
   }
   if (parts_.first) {
-    float* embedded = spec.streams == 1 ? x : embedded_rows_.EnsureCapacity(backend_.device(), count * dim_);
+    float* embedded = spec.RowElems() == spec.dim ? x : embedded_rows_.EnsureCapacity(backend_.device(), count * dim_);
     forward_.Embed(backend_.Upload(std::span<const TokenId>(ids_)), *parts_.ends.embedding, spec.embedding_scale,
                    embedded);
     if (spec.streams > 1) forward_.BeginStreams(embedded, count, parts_.ends, x);
@@ -219,7 +219,8 @@ void Stage::ComputeRows(const StepBatch& batch, std::span<const std::byte> rows,
       }
       forward_.AddPositions(backend_.Upload(std::span<const TokenId>(positions_)), *parts_.ends.positions, x);
     }
-    if (spec.embedding_norm) forward_.NormEmbeddings(parts_.ends, spec, count, x);
+    if (spec.embedding_norm) forward_.NormEmbeddings(parts_.ends, spec, count, embedded);
+    if (spec.carries_values) forward_.BeginCarrying(embedded, count, x);
   } else {
     const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, row_elems_)));
     backend_.DecodeRows(RowType(wire_), in.data(), count, row_elems_, x);

@@ -97,11 +97,8 @@ void Streams::Correct(const Layer& layer, const float* made, size_t rows, float*
 }
 
 void Streams::ScaleFirst(const Layer& layer, const float* x, size_t rows, float* out) {
-  float* scales = Room(product_, rows * dim_);
-  backend_.Zero(scales, rows * dim_ * sizeof(float));
-  backend_.AddBias(scales, rows, dim_, layer.vector(Slot::kStreamScale));
   backend_.CopyColumns(x, rows, CountOf(layer) * dim_, dim_, out, dim_);
-  backend_.MultiplyInPlace(out, scales, rows * dim_);
+  backend_.ScaleColumns(out, rows, dim_, layer.vector(Slot::kStreamScale));
 }
 
 void Streams::AddToOthers(const Layer& layer, const float* added, size_t rows, float* x) {

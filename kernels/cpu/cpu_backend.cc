@@ -228,15 +228,17 @@ class CpuBackend : public HostBackend {
     recurrence_.ScanState(rows, runs, params, out);
   }
   void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                  float* step, float* decay) override {
+                  DecayStep form, float* step, float* decay) override {
     team_.For(rows * heads, 64, Elems(rows * heads * (width + 1)) * 4, [=](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
         const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
-        const double softplus = in > 40 ? in : std::log1p(std::exp(in));
-        if (step != nullptr) step[i] = static_cast<float>(softplus);
+        const double made = form == DecayStep::kSigmoid ? 1 / (1 + std::exp(-in))
+                            : in > 40                   ? in
+                                                        : std::log1p(std::exp(in));
+        if (step != nullptr) step[i] = static_cast<float>(made);
         for (size_t j = 0; j < width; ++j) {
           const auto by = static_cast<double>(a[i % heads * width + j]);
-          decay[i * width + j] = static_cast<float>(std::exp(by * softplus));
+          decay[i * width + j] = static_cast<float>(std::exp(by * made));
         }
       }
     });
@@ -255,6 +257,9 @@ class CpuBackend : public HostBackend {
   }
   void AddBias(float* x, size_t rows, size_t dim, const float* bias) override {
     for (size_t r = 0; r < rows; ++r) AddInPlace(x + r * dim, bias, dim);
+  }
+  void ScaleColumns(float* x, size_t rows, size_t dim, const float* by) override {
+    for (size_t r = 0; r < rows; ++r) MultiplyInPlace(x + r * dim, by, dim);
   }
   void Scale(float* x, size_t n, float by) override {
     for (size_t i = 0; i < n; ++i) x[i] *= by;

@@ -65,8 +65,8 @@ void CudaBackend::ScanState(const StateScanRows& rows, std::span<const StateRun>
   Launched("ScanState");
 }
 void CudaBackend::DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                             float* step, float* decay) {
-  cuda::DecayGates(stream_, x, rows, heads, width, bias, a, step, decay);
+                             DecayStep form, float* step, float* decay) {
+  cuda::DecayGates(stream_, x, rows, heads, width, bias, a, form, step, decay);
   Launched("DecayGates");
 }
 

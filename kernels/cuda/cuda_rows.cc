@@ -50,6 +50,10 @@ void CudaBackend::AddBias(float* x, size_t rows, size_t dim, const float* bias) 
   cuda::AddBias(stream_, x, rows, dim, bias);
   Launched("AddBias");
 }
+void CudaBackend::ScaleColumns(float* x, size_t rows, size_t dim, const float* by) {
+  cuda::ScaleColumns(stream_, x, rows, dim, by);
+  Launched("ScaleColumns");
+}
 void CudaBackend::Scale(float* x, size_t n, float by) {
   cuda::Scale(stream_, x, n, by);
   Launched("Scale");

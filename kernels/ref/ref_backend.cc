@@ -240,14 +240,17 @@ class RefBackend : public HostBackend {
       for (size_t r = run.first; r < run.first + run.count; ++r) {
         for (size_t c = 0; c < p.channels; ++c) {
           const float now = x[r * stride + c];
-          double sum = static_cast<double>(now) * static_cast<double>(p.w[(p.taps - 1) * p.channels + c]);
-          for (size_t t = 0; t + 1 < p.taps; ++t) {
-            float& kept = state[t * p.channels + c];
-            sum += static_cast<double>(kept) * static_cast<double>(p.w[t * p.channels + c]);
-            kept = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
+          for (size_t o = 0; o < p.outputs; ++o) {
+            const float* w = p.w + o * p.taps * p.channels + c;
+            double sum = static_cast<double>(now) * static_cast<double>(w[(p.taps - 1) * p.channels]);
+            for (size_t t = 0; t + 1 < p.taps; ++t)
+              sum += static_cast<double>(state[t * p.channels + c]) * static_cast<double>(w[t * p.channels]);
+            if (p.bias != nullptr) sum += static_cast<double>(p.bias[c]);
+            out[o * p.output_step + r * p.channels + c] =
+                static_cast<float>(p.silu ? Activated(sum, Activation::kSilu) : sum);
           }
-          if (p.bias != nullptr) sum += static_cast<double>(p.bias[c]);
-          out[r * p.channels + c] = static_cast<float>(p.silu ? Activated(sum, Activation::kSilu) : sum);
+          for (size_t t = 0; t + 1 < p.taps; ++t)
+            state[t * p.channels + c] = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
         }
       }
     }
@@ -262,23 +265,25 @@ class RefBackend : public HostBackend {
           const size_t at = r * rows.stride + key_head * p.key_dim, gate = r * p.value_heads + head;
           ScanHead(Normalized(rows.q + at, p), Normalized(rows.k + at, p),
                    rows.v + r * rows.stride + head * p.value_dim, rows.decay + gate * p.Decays(),
-                   static_cast<double>(rows.beta[gate]), p.skip == nullptr ? 0 : static_cast<double>(p.skip[head]), p,
-                   run.state + p.state_at + head * p.key_dim * p.value_dim, out + gate * p.value_dim);
+                   p.removal ? 1 : static_cast<double>(rows.beta[gate]), p.removal ? rows.remove + at : nullptr,
+                   p.removal ? rows.replace + at : nullptr, p.skip == nullptr ? 0 : static_cast<double>(p.skip[head]),
+                   p, run.state + p.state_at + head * p.key_dim * p.value_dim, out + gate * p.value_dim);
         }
       }
     }
   }
 
   void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                  float* step, float* decay) override {
+                  DecayStep form, float* step, float* decay) override {
     for (size_t i = 0; i < rows * heads; ++i) {
       const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
       // log(1 + e^x) without an infinite e^x
-      const double softplus = std::max(in, 0.0) + std::log1p(std::exp(-std::fabs(in)));
-      if (step != nullptr) step[i] = static_cast<float>(softplus);
+      const double made = form == DecayStep::kSigmoid ? 1 / (1 + std::exp(-in))
+                                                      : std::max(in, 0.0) + std::log1p(std::exp(-std::fabs(in)));
+      if (step != nullptr) step[i] = static_cast<float>(made);
       for (size_t j = 0; j < width; ++j) {
         const auto by = static_cast<double>(a[i % heads * width + j]);
-        decay[i * width + j] = static_cast<float>(std::exp(by * softplus));
+        decay[i * width + j] = static_cast<float>(std::exp(by * made));
       }
     }
   }
@@ -292,6 +297,9 @@ class RefBackend : public HostBackend {
   }
   void AddBias(float* x, size_t rows, size_t dim, const float* bias) override {
     for (size_t r = 0; r < rows; ++r, x += dim) AddInPlace(x, bias, dim);
+  }
+  void ScaleColumns(float* x, size_t rows, size_t dim, const float* by) override {
+    for (size_t r = 0; r < rows; ++r, x += dim) MultiplyInPlace(x, by, dim);
   }
   void Scale(float* x, size_t n, float by) override {
     for (size_t i = 0; i < n; ++i) x[i] *= by;
@@ -366,15 +374,21 @@ class RefBackend : public HostBackend {
     return out;
   }
   static void ScanHead(const std::vector<double>& q, const std::vector<double>& k, const float* v, const float* decays,
-                       double beta, double skip, const StateScanParams& p, float* state, float* out) {
+                       double beta, const float* remove, const float* replace, double skip, const StateScanParams& p,
+                       float* state, float* out) {
     const auto decay = [&](size_t i) { return static_cast<double>(decays[p.channel_decay ? i : 0]); };
     for (size_t j = 0; j < p.value_dim; ++j) {
-      double read = 0, result = 0;
-      for (size_t i = 0; i < p.key_dim; ++i) read += decay(i) * static_cast<double>(state[i * p.value_dim + j]) * k[i];
+      double read = 0, result = 0, removed = 0;
+      for (size_t i = 0; i < p.key_dim; ++i) {
+        const auto s = static_cast<double>(state[i * p.value_dim + j]);
+        read += decay(i) * s * k[i];
+        if (p.removal) removed += s * static_cast<double>(remove[i]);
+      }
       const double value = static_cast<double>(v[j]), written = beta * (p.delta ? value - read : value);
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& s = state[i * p.value_dim + j];
-        const double now = decay(i) * static_cast<double>(s) + k[i] * written;
+        double now = decay(i) * static_cast<double>(s) + k[i] * written;
+        if (p.removal) now -= static_cast<double>(replace[i]) * removed;
         result += now * q[i];
         s = static_cast<float>(now);
       }

@@ -60,11 +60,12 @@ void FarQueue::ShortConv(const float* x, size_t stride, std::span<const StateRun
 
 void FarQueue::ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                          float* out) {
-  for (const float* p : {rows.q, rows.k, rows.v, rows.decay, rows.beta, params.skip, static_cast<const float*>(out)})
+  for (const float* p : {rows.q, rows.k, rows.v, rows.decay, rows.beta, rows.remove, rows.replace, params.skip,
+                         static_cast<const float*>(out)})
     Check(p, 1);
   Call([=, this, all = Copied(runs)] {
     StateScanRows r = rows;
-    for (const float** p : {&r.q, &r.k, &r.v, &r.decay, &r.beta}) *p = At(*p);
+    for (const float** p : {&r.q, &r.k, &r.v, &r.decay, &r.beta, &r.remove, &r.replace}) *p = At(*p);
     StateScanParams p = params;
     p.skip = At(p.skip);
     inner_->ScanState(r, Here(all), p, At(out));
@@ -72,12 +73,12 @@ void FarQueue::ScanState(const StateScanRows& rows, std::span<const StateRun> ru
 }
 
 void FarQueue::DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                          float* step, float* decay) {
+                          DecayStep form, float* step, float* decay) {
   CheckAll(rows * heads, {x, step});
   CheckAll(rows * heads * width, {decay});
   CheckAll(heads, {bias});
   CheckAll(heads * width, {a});
-  Call([=, this] { inner_->DecayGates(At(x), rows, heads, width, At(bias), At(a), At(step), At(decay)); });
+  Call([=, this] { inner_->DecayGates(At(x), rows, heads, width, At(bias), At(a), form, At(step), At(decay)); });
 }
 
 }  // namespace gyre::testing

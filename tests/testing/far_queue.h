@@ -138,7 +138,7 @@ class FarQueue : public Backend {
   void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                  float* out) override;
   void DecayGates(const float* x, size_t rows, size_t heads, size_t width, const float* bias, const float* a,
-                  float* step, float* decay) override;
+                  DecayStep form, float* step, float* decay) override;
 
   // far_rows.cc
   void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) override;
@@ -152,6 +152,7 @@ class FarQueue : public Backend {
   void AddInPlace(float* x, const float* y, size_t n) override;
   void AddScaled(float* x, const float* y, size_t n, float by) override;
   void AddBias(float* x, size_t rows, size_t dim, const float* bias) override;
+  void ScaleColumns(float* x, size_t rows, size_t dim, const float* by) override;
   void Scale(float* x, size_t n, float by) override;
   void ScaleRows(float* x, size_t rows, size_t dim, const float* by) override;
   void SoftcapInPlace(float* x, size_t n, float cap) override;

@@ -58,6 +58,12 @@ void FarQueue::AddBias(float* x, size_t rows, size_t dim, const float* bias) {
   Call([=, this] { inner_->AddBias(At(x), rows, dim, At(bias)); });
 }
 
+void FarQueue::ScaleColumns(float* x, size_t rows, size_t dim, const float* by) {
+  CheckAll(rows * dim, {x});
+  CheckAll(dim, {by});
+  Call([=, this] { inner_->ScaleColumns(At(x), rows, dim, At(by)); });
+}
+
 void FarQueue::Scale(float* x, size_t n, float by) {
   CheckAll(n, {x});
   Call([=, this] { inner_->Scale(At(x), n, by); });

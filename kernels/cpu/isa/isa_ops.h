@@ -87,6 +87,7 @@ struct ScanRows {
   const float* beta;  // from row to row gate_stride
   size_t gate_stride, out_stride;
   float skip;
+  const float *remove = nullptr, *replace = nullptr;  // as q, for StateScanParams::removal; beta is not read then
 };
 
 // E4M3 with a scale for each block of `group` x `group` weights: byte i of column c at bytes[c * k + i], its scale, an

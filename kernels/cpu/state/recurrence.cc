@@ -23,7 +23,7 @@ size_t RowsOf(std::span<const StateRun> runs) {
 void Recurrence::ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& p,
                            float* out) const {
   const size_t parts = (p.channels + kChannels - 1) / kChannels;
-  const double macs = static_cast<double>(RowsOf(runs) * p.channels * p.taps);
+  const double macs = static_cast<double>(RowsOf(runs) * p.channels * p.taps * p.outputs);
   team_.For(runs.size() * parts, 1, macs / kConvMacsPerNs, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       const StateRun& run = runs[i / parts];
@@ -66,10 +66,14 @@ void Recurrence::ScanHead(const StateScanRows& rows, const StateRun& run, size_t
                   .value_stride = rows.stride,
                   .decay = rows.decay + (row * p.value_heads + head) * p.Decays(),
                   .decay_stride = p.value_heads * p.Decays(),
-                  .beta = rows.beta + row * p.value_heads + head,
+                  .beta = p.removal ? nullptr : rows.beta + row * p.value_heads + head,
                   .gate_stride = p.value_heads,
                   .out_stride = p.value_heads * p.value_dim,
                   .skip = p.skip == nullptr ? 0.0f : p.skip[head]};
+    if (p.removal) {
+      scan.remove = rows.remove + row * rows.stride + key_head * p.key_dim;
+      scan.replace = rows.replace + row * rows.stride + key_head * p.key_dim;
+    }
     if (p.key_norm_eps > 0) {
       // An RMS norm is an L2 norm times the root of the width.
       auto normalize = [&](const float* from, float* to) {

@@ -71,6 +71,12 @@ struct AddBiasOp {
   const float* bias;
   GPU_FN void operator()(size_t i) const { x[i] = gpu::Add(x[i], bias[i % dim]); }
 };
+struct ScaleColumnsOp {
+  float* x;
+  size_t dim;
+  const float* by;
+  GPU_FN void operator()(size_t i) const { x[i] = gpu::Mul(x[i], by[i % dim]); }
+};
 struct ScaleOp {
   float* x;
   float by;
@@ -137,6 +143,9 @@ void AddScaled(Stream stream, float* x, const float* y, size_t n, float by) {
 }
 void AddBias(Stream stream, float* x, size_t rows, size_t dim, const float* bias) {
   ForEach(stream, rows * dim, AddBiasOp{x, dim, bias});
+}
+void ScaleColumns(Stream stream, float* x, size_t rows, size_t dim, const float* by) {
+  ForEach(stream, rows * dim, ScaleColumnsOp{x, dim, by});
 }
 void Scale(Stream stream, float* x, size_t n, float by) { ForEach(stream, n, ScaleOp{x, by}); }
 void ScaleRows(Stream stream, float* x, size_t rows, size_t dim, const float* by) {

@@ -33,6 +33,7 @@ void MultiplyInPlace(Stream stream, float* x, const float* y, size_t n);
 void AddInPlace(Stream stream, float* x, const float* y, size_t n);
 void AddScaled(Stream stream, float* x, const float* y, size_t n, float by);
 void AddBias(Stream stream, float* x, size_t rows, size_t dim, const float* bias);
+void ScaleColumns(Stream stream, float* x, size_t rows, size_t dim, const float* by);
 void Scale(Stream stream, float* x, size_t n, float by);
 void ScaleRows(Stream stream, float* x, size_t rows, size_t dim, const float* by);
 void SoftcapInPlace(Stream stream, float* x, size_t n, float cap);

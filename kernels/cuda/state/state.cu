@@ -15,15 +15,16 @@ ShortConvKernel(const float* x, size_t stride, const StateRun* runs, ShortConvPa
   float* state = run.state + p.state_at;
   for (size_t r = run.first; r < run.first + run.count; ++r) {
     const float now = x[r * stride + c];
-    float sum = 0;
-    for (size_t t = 0; t + 1 < p.taps; ++t) {
-      float& kept = state[t * p.channels + c];
-      sum = gpu::Fma(kept, p.w[t * p.channels + c], sum);
-      kept = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
+    for (size_t o = 0; o < p.outputs; ++o) {
+      const float* w = p.w + o * p.taps * p.channels + c;
+      float sum = 0;
+      for (size_t t = 0; t + 1 < p.taps; ++t) sum = gpu::Fma(state[t * p.channels + c], w[t * p.channels], sum);
+      sum = gpu::Fma(now, w[(p.taps - 1) * p.channels], sum);
+      if (p.bias != nullptr) sum = gpu::Add(sum, p.bias[c]);
+      out[o * p.output_step + r * p.channels + c] = p.silu ? Activated(sum, Activation::kSilu) : sum;
     }
-    sum = gpu::Fma(now, p.w[(p.taps - 1) * p.channels + c], sum);
-    if (p.bias != nullptr) sum = gpu::Add(sum, p.bias[c]);
-    out[r * p.channels + c] = p.silu ? Activated(sum, Activation::kSilu) : sum;
+    for (size_t t = 0; t + 1 < p.taps; ++t)
+      state[t * p.channels + c] = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
   }
 }
 
@@ -41,12 +42,14 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
                key_head = p.interleaved ? head % p.key_heads : head / (p.value_heads / p.key_heads);
   float* state = run.state + p.state_at + head * p.key_dim * p.value_dim;
   for (size_t r = run.first; r < run.first + run.count; ++r) {
-    const float* q = rows.q + r * rows.stride + key_head * p.key_dim;
-    const float* k = rows.k + r * rows.stride + key_head * p.key_dim;
+    const size_t key_at = r * rows.stride + key_head * p.key_dim;
+    const float *q = rows.q + key_at, *k = rows.k + key_at;
     const size_t gate = r * p.value_heads + head;
     const float* decays = rows.decay + gate * p.Decays();
     const float whole = decays[0];
-    const float beta = rows.beta[gate];
+    const float beta = p.removal ? 1.0f : rows.beta[gate];
+    const float *remove = p.removal ? rows.remove + key_at : nullptr,
+                *replace = p.removal ? rows.replace + key_at : nullptr;
     float of_q = 1, of_k = 1;
     if (p.key_norm_eps != 0) {
       float squares_q = 0, squares_k = 0;
@@ -70,11 +73,15 @@ GPU_KERNEL(128, 8) ScanStateKernel(StateScanRows rows, const StateRun* runs, Sta
         written = gpu::Add(value, -read);
       }
       written = gpu::Mul(beta, written);
+      float removed = 0;
+      for (size_t i = 0; p.removal && i < p.key_dim; ++i)
+        removed = gpu::Fma(state[i * p.value_dim + j], remove[i], removed);
       float result = 0;
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& element = state[i * p.value_dim + j];
         const float kept = gpu::Mul(p.channel_decay ? decays[i] : whole, element);
-        const float now = gpu::Fma(gpu::Mul(k[i], of_k), written, kept);
+        float now = gpu::Fma(gpu::Mul(k[i], of_k), written, kept);
+        if (p.removal) now = gpu::Fma(-replace[i], removed, now);
         result = gpu::Fma(now, gpu::Mul(q[i], of_q), result);
         element = now;
       }
@@ -90,15 +97,16 @@ GPU_FN double Log1p(double e) {
   return u == 1.0 ? e : gpu::Mul(Log(u), gpu::Div(e, gpu::Add(u, -1.0)));
 }
 GPU_KERNEL(256, 4)
-DecayGatesKernel(const float* x, size_t n, size_t heads, size_t width, const float* bias, const float* a, float* step,
-                 float* decay) {
+DecayGatesKernel(const float* x, size_t n, size_t heads, size_t width, const float* bias, const float* a,
+                 DecayStep form, float* step, float* decay) {
   const size_t i = size_t{gpu::BlockX()} * 256 + gpu::Thread();
   if (i >= n) return;
   const double in = gpu::Add(static_cast<double>(x[i]), static_cast<double>(bias[i % heads]));
-  const double softplus = gpu::Add(in > 0 ? in : 0.0, Log1p(Exp(in > 0 ? -in : in)));
-  if (step != nullptr) step[i] = static_cast<float>(softplus);
+  const double made = form == DecayStep::kSigmoid ? gpu::Div(1.0, gpu::Add(1.0, Exp(-in)))
+                                                  : gpu::Add(in > 0 ? in : 0.0, Log1p(Exp(in > 0 ? -in : in)));
+  if (step != nullptr) step[i] = static_cast<float>(made);
   for (size_t j = 0; j < width; ++j)
-    decay[i * width + j] = static_cast<float>(Exp(gpu::Mul(static_cast<double>(a[i % heads * width + j]), softplus)));
+    decay[i * width + j] = static_cast<float>(Exp(gpu::Mul(static_cast<double>(a[i % heads * width + j]), made)));
 }
 
 }  // namespace
@@ -116,10 +124,10 @@ void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, s
   GPU_LAUNCH(ScanStateKernel, grid, 128, stream, rows, runs, params, out);
 }
 void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, size_t width, const float* bias,
-                const float* a, float* step, float* decay) {
+                const float* a, DecayStep form, float* step, float* decay) {
   const size_t n = rows * heads;
   if (n == 0) return;
-  GPU_LAUNCH(DecayGatesKernel, Blocks(n, 256), 256, stream, x, n, heads, width, bias, a, step, decay);
+  GPU_LAUNCH(DecayGatesKernel, Blocks(n, 256), 256, stream, x, n, heads, width, bias, a, form, step, decay);
 }
 
 }  // namespace gyre::cuda

@@ -14,6 +14,6 @@ void ShortConv(Stream stream, const float* x, size_t stride, const StateRun* run
 void ScanState(Stream stream, const StateScanRows& rows, const StateRun* runs, size_t count,
                const StateScanParams& params, float* out);
 void DecayGates(Stream stream, const float* x, size_t rows, size_t heads, size_t width, const float* bias,
-                const float* a, float* step, float* decay);
+                const float* a, DecayStep form, float* step, float* decay);
 
 }  // namespace gyre::cuda
