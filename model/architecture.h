@@ -22,7 +22,16 @@ inline constexpr int64_t kMaxDim = 1 << 20;
 inline constexpr int64_t kMaxLayers = 4096;
 
 // The mixer that replaces attention, in some layers or all (arch_state.cc).
-enum class MixerFamily : uint8_t { kAttention, kLatent, kDeltaNet, kKimiDelta, kMamba, kMamba2, kShortConvolution, kRwkv7 };
+enum class MixerFamily : uint8_t {
+  kAttention,
+  kLatent,
+  kDeltaNet,
+  kKimiDelta,
+  kMamba,
+  kMamba2,
+  kShortConvolution,
+  kRwkv7
+};
 
 enum class Bias : uint8_t { kNone, kOptional, kRequired };
 

@@ -61,13 +61,14 @@ enum class Slot : uint8_t {
   kConv,
   kKeyConv,  // of keys and values, where queries have kConv
   kValueConv,
-  kConvBias,   // [channels]
-  kStepBias,   // [heads]
+  kConvBias,  // [channels]
+  kStepBias,  // [heads]
   // Of RWKV-7 no tensor.
   kDecay,      // [heads] or, in Mamba's order, [width][state]; Layer has KimiDeltaSpec's as [heads][head_dim]
   kSkip,       // [heads]
   kStateNorm,  // of a head, or [groups][inner / groups]
-  // RWKV-7's: the first and second parts and the biases of its rates and of its shares of the first values (those of the
+  // RWKV-7's: the first and second parts and the biases of its rates and of its shares of the first values (those of
+  // the
   // decay are kStepLow, kStep and kStepBias), factors on keys, and a norm's bias.
   kRateLow,
   kRate,
