@@ -193,8 +193,8 @@ constexpr char kFinalNormBias[] = "output_norm.bias", kHeadBias[] = "output.bias
                kEmbeddingNorm[] = "token_embd_norm.weight", kEmbeddingNormBias[] = "token_embd_norm.bias";
 constexpr char kPerLayerTokens[] = "per_layer_token_embd.weight", kEmbedding[] = "token_embd.weight";
 
-// Rotary tables that old converters left in files, indexers: within the model's context these leave out nothing; and
-// the shares of the first layer's values in the first layer itself.
+// Nothing reads rotary tables that old converters left in files, nor indexers, which leave out nothing within the
+// model's context, nor RWKV's matrices for the first layer's values in the first layer itself.
 bool IsIgnored(std::string_view name, const ModelSpec& spec) {
   constexpr std::string_view kShares = "blk.0.time_mix_v";
   return name.ends_with(".attn_rot_embd.weight") ||

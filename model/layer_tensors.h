@@ -63,7 +63,7 @@ enum class Slot : uint8_t {
   kValueConv,
   kConvBias,  // [channels]
   kStepBias,  // [heads]
-  // Of RWKV-7 no tensor.
+  // RWKV-7 has no tensor for it: all elements of a key have the same number.
   kDecay,      // [heads] or, in Mamba's order, [width][state]; Layer has KimiDeltaSpec's as [heads][head_dim]
   kSkip,       // [heads]
   kStateNorm,  // of a head, or [groups][inner / groups]

@@ -28,6 +28,16 @@ class PieceTrie {
       if (nodes_[node].id >= 0) fn(i + 1, nodes_[node].id);
     }
   }
+  struct Match {
+    size_t length = 0;  // bytes; 0: there is none
+    TokenId id = -1;
+  };
+  // The longest piece that is a beginning of `text`.
+  Match Longest(std::string_view text) const {
+    Match longest;
+    ForEachPrefix(text, [&](size_t length, TokenId id) { longest = {length, id}; });
+    return longest;
+  }
 
  private:
   static constexpr uint32_t kFree = 0xFFFFFFFF;

@@ -3,20 +3,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/hex.h"
 #include "model/piece_trie.h"
 #include "model/quoted.h"
 
 namespace gyre {
 namespace {
-
-constexpr size_t kLongestRwkvPiece = 1024;  // bytes; the time per byte of text grows with it
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 class RwkvTokenizer : public VocabularyTokenizer {
  public:
@@ -41,11 +33,9 @@ class RwkvTokenizer : public VocabularyTokenizer {
  protected:
   void EncodePlain(std::string_view text, bool, EncodeScratch*, std::vector<TokenId>* out) const override {
     while (!text.empty()) {
-      size_t longest = 0;
-      TokenId piece = -1;
-      pieces_.ForEachPrefix(text, [&](size_t length, TokenId id) { longest = length, piece = id; });
-      if (longest > 0) out->push_back(piece);
-      text.remove_prefix(longest > 0 ? longest : 1);
+      const PieceTrie::Match longest = pieces_.Longest(text);
+      if (longest.length > 0) out->push_back(longest.id);
+      text.remove_prefix(longest.length > 0 ? longest.length : 1);
     }
   }
 
@@ -63,8 +53,8 @@ StatusOr<std::string> RwkvBytes(std::string_view spelled) {
       continue;
     }
     const char kind = i + 1 < spelled.size() ? spelled[++i] : '\0';
-    if (kind == 'x' && i + 2 < spelled.size() && HexDigit(spelled[i + 1]) >= 0 && HexDigit(spelled[i + 2]) >= 0) {
-      out += static_cast<char>(HexDigit(spelled[i + 1]) * 16 + HexDigit(spelled[i + 2]));
+    if (kind == 'x' && i + 2 < spelled.size() && HexValue(spelled[i + 1]) >= 0 && HexValue(spelled[i + 2]) >= 0) {
+      out += static_cast<char>(HexValue(spelled[i + 1]) * 16 + HexValue(spelled[i + 2]));
       i += 2;
     } else if (kind == 't' || kind == 'n' || kind == 'r') {
       out += kind == 't' ? '\t' : kind == 'n' ? '\n' : '\r';
@@ -79,11 +69,7 @@ StatusOr<std::string> RwkvBytes(std::string_view spelled) {
 
 StatusOr<std::unique_ptr<Tokenizer>> MakeRwkvTokenizer(Vocabulary v) {
   GYRE_RETURN_IF_ERROR(v.Validate());
-  for (size_t id = 0; id < v.size(); ++id) {
-    if (v.piece(id).size() > kLongestRwkvPiece)
-      return DataLoss("the piece of token {} has {} bytes, expected at most {}", id, v.piece(id).size(),
-                      kLongestRwkvPiece);
-  }
+  GYRE_RETURN_IF_ERROR(v.CheckLengths());
   return std::unique_ptr<Tokenizer>(std::make_unique<RwkvTokenizer>(std::move(v)));
 }
 

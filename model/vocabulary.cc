@@ -25,6 +25,15 @@ Status Vocabulary::Validate() const {
   return absl::OkStatus();
 }
 
+Status Vocabulary::CheckLengths() const {
+  constexpr size_t kLongestPiece = 1024;  // bytes; the time per byte of text grows with it
+  for (size_t id = 0; id < size(); ++id) {
+    if (piece(id).size() > kLongestPiece)
+      return DataLoss("the piece of token {} has {} bytes, expected at most {}", id, piece(id).size(), kLongestPiece);
+  }
+  return absl::OkStatus();
+}
+
 bool EndsByName(std::string_view piece) {
   for (std::string_view name : {"</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
                                 "<|end_of_text|>", "<|eom_id|>", "<|eot|>", "<|END_OF_TURN_TOKEN|>", "<|return|>",

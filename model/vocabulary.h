@@ -70,6 +70,8 @@ struct Vocabulary {
   }
   // kDataLoss: begin or end token outside the vocabulary, or no tokens at all.
   Status Validate() const;
+  // kDataLoss: a piece of more than 1,024 bytes. For tokenizers that search pieces in a trie at each byte of a text.
+  Status CheckLengths() const;
 };
 
 // Gyre's own GGUF key: all ids that end a generation, where there are more than GGUF has keys for.

@@ -14,7 +14,6 @@ namespace gyre {
 namespace {
 
 constexpr size_t kMostCharacters = 100;  // of a word
-constexpr size_t kLongestPiece = 1024;   // bytes; the time per byte of text grows with it
 
 bool IsControl(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
@@ -94,20 +93,15 @@ class WordPieceTokenizer : public VocabularyTokenizer {
   void EncodeWord(std::string_view word, size_t characters, std::vector<TokenId>* out) const {
     const size_t before = out->size();
     for (size_t at = 0; at < word.size();) {
-      size_t longest = 0;
-      TokenId piece = -1;
-      if (characters <= kMostCharacters) {
-        (at == 0 ? begin_ : inside_).ForEachPrefix(word.substr(at), [&](size_t length, TokenId id) {
-          if (length > longest) longest = length, piece = id;
-        });
-      }
-      if (longest == 0) {
+      PieceTrie::Match longest;
+      if (characters <= kMostCharacters) longest = (at == 0 ? begin_ : inside_).Longest(word.substr(at));
+      if (longest.length == 0) {
         out->resize(before);
         out->push_back(unknown_);
         return;
       }
-      out->push_back(piece);
-      at += longest;
+      out->push_back(longest.id);
+      at += longest.length;
     }
   }
 
@@ -134,10 +128,7 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeWordPieceTokenizer(Vocabulary v, TokenI
   GYRE_RETURN_IF_ERROR(v.Validate());
   if (unknown < 0 || static_cast<size_t>(unknown) >= v.size())
     return DataLoss("the unknown token is {}, of a vocabulary of {}", unknown, v.size());
-  for (size_t id = 0; id < v.size(); ++id) {
-    if (v.piece(id).size() > kLongestPiece)
-      return DataLoss("the piece of token {} has {} bytes, expected at most {}", id, v.piece(id).size(), kLongestPiece);
-  }
+  GYRE_RETURN_IF_ERROR(v.CheckLengths());
   return std::unique_ptr<Tokenizer>(std::make_unique<WordPieceTokenizer>(std::move(v), unknown, lowercase));
 }
 

@@ -3,7 +3,8 @@ if(GYRE_TESTS)
     FILES model_arch_test model_hybrid_test model_tokenizer_test model_bpe_test model_bad_input_test model_unigram_test
           model_word_piece_test
           model_tokenizer_json_test model_unigram_files_test model_answer_test model_tool_reader_test model_chat_test model_jinja_test
-          model_jinja_cases_test model_shared_test model_hf_config_test model_gguf_published_test model_hf_damage_test model_adapter_test model_rwkv_tokenizer_test
+          model_jinja_cases_test model_shared_test model_hf_config_test model_gguf_published_test model_hf_damage_test model_adapter_test
+          model_rwkv_tokenizer_test
     DEPS gyre_model Boost::json)
   target_compile_definitions(model_tests PRIVATE GYRE_TEST_CASES="${CMAKE_CURRENT_SOURCE_DIR}/cases")
   gyre_tests(model_allocation_tests "unit;pure;asan" FILES model_gguf_test model_jinja_limits_test model_llama2c_test

@@ -660,7 +660,7 @@ void Forward::Sparsify(const Layer& layer, size_t rows, size_t width, float* gat
   const size_t n = rows * width;
   backend_.Center(gate, rows, width, gate);
   float* unit = Room(unit_, n);
-  const float* deviations = gate_length_.Of(gate, rows, width, unit);
+  const float* deviations = row_length_.Of(gate, rows, width, unit);
   backend_.AddBias(unit, rows, width, layer.vector(Slot::kGateShift));
   backend_.Activate(unit, n, Activation::kRelu, gate);
   backend_.ScaleRows(gate, rows, width, deviations);

@@ -137,8 +137,7 @@ class Forward {
         dim_(static_cast<size_t>(dim)),
         exact_(exact),
         streams_(backend, static_cast<size_t>(dim)),
-        gate_length_(backend),
-        head_length_(backend) {}
+        row_length_(backend) {}
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
@@ -227,9 +226,10 @@ class Forward {
   void OverStates(const Layer& layer, const RowPlaces& places, size_t begin, size_t end, const Op& op);
   // The convolution of in [rows][channels], of the layer's states.
   void Convolve(const Layer& layer, const RowPlaces& places, const float* in, bool silu, float* out);
-  // The same of `channels` channels whose inputs lie from float `state_at` of a state on.
+  // The same of `channels` channels whose inputs lie from float `state_at` of a state on. With several outputs each has
+  // weights of its own, and out is [outputs][rows][channels].
   void Convolve(const Layer& layer, const RowPlaces& places, Slot weights, size_t channels, size_t state_at,
-                const float* in, bool silu, float* out);
+                const float* in, bool silu, float* out, size_t outputs = 1);
   // out_h = W_h x_h for each head: in has `heads` vectors of in_stride floats a row, of which the first W_h.k count.
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
                      std::span<const ClassRun> runs, float* out, size_t out_stride);
@@ -295,7 +295,7 @@ class Forward {
   DeviceBuffer<float> gathered_, per_layer_token_, per_layer_, per_layer_gate_;
   size_t per_layer_width_ = 0;
   Streams streams_;
-  RowLength gate_length_, head_length_;
+  RowLength row_length_;
   DeviceBuffer<float> carried_;  // [rows][dim]: the first layer's values, of the rows that are computed
   DeviceBuffer<float> first_, merged_, laurel_, unit_;
   std::vector<Backend::Ffn> mixture_;

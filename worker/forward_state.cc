@@ -127,7 +127,7 @@ void Forward::Convolve(const Layer& layer, const RowPlaces& places, const float*
 }
 
 void Forward::Convolve(const Layer& layer, const RowPlaces& places, Slot weights, size_t channels, size_t state_at,
-                       const float* in, bool silu, float* out) {
+                       const float* in, bool silu, float* out, size_t outputs) {
   const size_t taps = ModelSpec::StateOf(layer.spec, static_cast<int>(dim_)).taps;
   OverStates(layer, places, state_at, state_at + channels * (taps - 1), [&] {
     backend_.ShortConv(in, channels, states_,
@@ -136,7 +136,9 @@ void Forward::Convolve(const Layer& layer, const RowPlaces& places, Slot weights
                         .w = layer.vector(weights),
                         .bias = layer.vector(Slot::kConvBias),
                         .silu = silu,
-                        .state_at = state_at},
+                        .state_at = state_at,
+                        .outputs = outputs,
+                        .output_step = places.count() * channels},
                        out);
   });
 }
@@ -327,13 +329,8 @@ void Forward::Mix(const Layer& layer, const ShortConvolutionSpec&, const RowPlac
 }
 
 float* Forward::ShiftTokens(const Layer& layer, const RowPlaces& places, size_t mixtures) {
-  const size_t n = places.count() * dim_;
-  float* mixed = Room(convolved_, mixtures * n);
-  OverStates(layer, places, 0, dim_, [&] {
-    backend_.ShortConv(
-        normed_.data(), dim_, states_,
-        {.channels = dim_, .taps = 2, .w = layer.vector(Slot::kConv), .outputs = mixtures, .output_step = n}, mixed);
-  });
+  float* mixed = Room(convolved_, mixtures * places.count() * dim_);
+  Convolve(layer, places, Slot::kConv, dim_, 0, normed_.data(), false, mixed, mixtures);
   return mixed;
 }
 
@@ -348,7 +345,7 @@ void Forward::Mix(const Layer& layer, const TimeMixSpec& spec, const RowPlaces& 
   Multiply(for_query, places.runs(), {{layer.matrix(Slot::kQ), q}});
   Multiply(for_key, places.runs(), {{layer.matrix(Slot::kK), k}});
   Multiply(for_value, places.runs(), {{layer.matrix(Slot::kV), v}});
-  // out [rows][dim] = the second matrix of what `activate` makes of the product with the first.
+  // to [rows][dim] = the product of the second matrix with what `activate` makes of the product with the first.
   const auto low_rank = [&](const float* x, Slot first, Slot second, int rank, float* to, const auto& activate) {
     float* low = Room(latent_, rows * Size(rank));
     Multiply(x, places.runs(), {{layer.matrix(first), low}});
@@ -356,32 +353,32 @@ void Forward::Mix(const Layer& layer, const TimeMixSpec& spec, const RowPlaces& 
     Multiply(low, places.runs(), {{layer.matrix(second), to}});
   };
   const auto sigmoid = [&](float* x, size_t count) { backend_.Activate(x, count, Activation::kSigmoid, x); };
-  const auto nothing = [](float*, size_t) {};
+  const auto share = [&](const float* x, Slot first, Slot second, Slot bias, int rank, float* to) {
+    low_rank(x, first, second, rank, to, [](float*, size_t) {});
+    backend_.AddBias(to, rows, dim_, layer.vector(bias));
+    sigmoid(to, n);
+  };
   low_rank(for_decay, Slot::kStepLow, Slot::kStep, spec.decay_rank, step,
            [&](float* x, size_t count) { backend_.SoftcapInPlace(x, count, 1); });  // tanh
   float* decay = Room(decays_, n);
   backend_.DecayGates(step, rows, dim_, 1, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay),
                       DecayStep::kSigmoid, nullptr, decay);
-  low_rank(for_rate, Slot::kRateLow, Slot::kRate, spec.rate_rank, rate, nothing);
-  backend_.AddBias(rate, rows, dim_, layer.vector(Slot::kRateBias));
-  sigmoid(rate, n);
+  share(for_rate, Slot::kRateLow, Slot::kRate, Slot::kRateBias, spec.rate_rank, rate);
   low_rank(for_gate, Slot::kOutGateLow, Slot::kOutGate, spec.gate_rank, gate, sigmoid);
   if (spec.first) {
     backend_.Copy(v, carried_.data(), n * sizeof(float));
   } else {
-    low_rank(for_value, Slot::kShareLow, Slot::kShare, spec.value_rank, step, nothing);
-    backend_.AddBias(step, rows, dim_, layer.vector(Slot::kShareBias));
-    sigmoid(step, n);
+    share(for_value, Slot::kShareLow, Slot::kShare, Slot::kShareBias, spec.value_rank, step);
     backend_.Copy(carried_.data(), other, n * sizeof(float));
     backend_.AddScaled(other, v, n, -1);
     backend_.MultiplyInPlace(other, step, n);
     backend_.AddInPlace(v, other, n);
   }
-  // What is removed: the keys of unit length, times their scales.
+  // The state loses what it has under these keys: the row's keys times their scales, each head's of unit length.
   float *remove = Room(params_, n), *replace = Room(joint_, n);
   backend_.Copy(k, remove, n * sizeof(float));
   backend_.ScaleColumns(remove, rows, dim_, layer.vector(Slot::kRemovalScale));
-  head_length_.Divide(remove, rows * heads, head, remove);
+  row_length_.Divide(remove, rows * heads, head, remove);
   backend_.Scale(remove, n, static_cast<float>(1 / std::sqrt(static_cast<double>(head))));
   backend_.Copy(remove, replace, n * sizeof(float));
   backend_.MultiplyInPlace(replace, rate, n);
@@ -410,7 +407,7 @@ void Forward::Mix(const Layer& layer, const TimeMixSpec& spec, const RowPlaces& 
   // A row's own value again, times the product of its query and its key under the bonus.
   backend_.MultiplyInPlace(q, k, n);
   backend_.ScaleColumns(q, rows, dim_, layer.vector(Slot::kBonus));
-  backend_.ScaleRows(v, rows * heads, head, head_length_.SumOf(q, rows * heads, head));
+  backend_.ScaleRows(v, rows * heads, head, row_length_.SumOf(q, rows * heads, head));
   backend_.AddInPlace(out, v, n);
   backend_.MultiplyInPlace(out, gate, n);
 }
